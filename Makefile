@@ -1,0 +1,47 @@
+# setup · demo · test · test-full · check · bench · test-gpu
+GPU  := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
+BASE := $(if $(GPU),-e .,-e . --group torch-cpu)
+ALL  := $(if $(GPU),-e '.[gpu]' --group dev,-e . --group cpu --group dev)
+# One source of the CPU torch: a folder of wheels where pip is configured with one, else the index that fits the machine.
+FROM := $(if $(strip $(PIP_FIND_LINKS)),$(foreach d,$(PIP_FIND_LINKS),--find-links $(d)),--torch-backend=auto)
+PY   := .venv/bin/python
+UV   := .venv/bin/uv pip install -q --python $(PY) $(FROM)
+
+.PHONY: setup demo test test-full check bench test-gpu clean
+
+setup: .venv/.ready
+
+.venv/bin/uv:
+	python3 -m venv .venv || { echo "python3 cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; rm -rf .venv; exit 1; }
+	$(PY) -m pip install -q 'uv>=0.9,<1'
+
+.venv/.base: pyproject.toml | .venv/bin/uv
+	$(UV) $(BASE)
+	touch $@
+
+.venv/.ready: pyproject.toml | .venv/bin/uv
+	$(UV) $(ALL)
+	touch .venv/.base $@
+
+demo: .venv/.base
+	$(PY) -m concisecli run pipelines/tiny.yaml
+
+test: .venv/.ready
+	$(PY) -m pytest -m 'not slow and not gpu'
+
+test-full: .venv/.ready
+	$(PY) -m pytest -m 'slow and not gpu'
+
+check: .venv/.ready
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+bench: .venv/.ready
+	$(PY) -m tests.bench
+
+test-gpu: .venv/.ready
+	$(PY) -m pytest -m gpu
+
+clean:
+	rm -rf runs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,33 @@
+"""The list of commands: what each kind of stage reads and writes. Strings only, so that nothing heavy is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`version` goes into the key: raise it when the meaning of the stage's output changes."""
+
+    entry: str  # "module:function", called with a StageRun, returns a StageResult
+    inputs: tuple[str, ...]  # roles that must be given
+    optional: tuple[str, ...] = ()  # roles that may be given; "*" allows any other role
+    outputs: tuple[str, ...] = ()
+    version: int = 1
+
+
+STAGES: dict[str, Stage] = {
+    "data": Stage("concisecli.stages.data:run", (), (), ("problems", "examples", "dropped", "card")),
+    "sft": Stage("concisecli.stages.sft:run", ("model",), ("*",), ("model", "metrics")),
+    "train": Stage(
+        "concisecli.stages.train:run",
+        ("model", "problems"),
+        ("validation",),
+        ("model", "best", "pass_rates", "metrics", "rollouts"),
+    ),
+    "mine": Stage(
+        "concisecli.stages.mine:run", ("problems",), ("model", "pass_rates", "extra"), ("problems", "pass_rates")
+    ),
+    "eval": Stage("concisecli.stages.evaluate:run", ("model", "problems"), (), ("completions", "scores")),
+    "report": Stage("concisecli.stages.report:run", (), ("scores", "metrics"), ("report", "page", "tables")),
+}
