@@ -70,7 +70,7 @@ def policy_loss(
 
     logprobs, old_logprobs, ref_logprobs, entropy, mask [B, T]; advantages [B]; `weights` [B] from `row_weights`.
 
-        - sum(weights * clipped surrogate) + kl_coef * sum(k3) / total_tokens - entropy_coef * sum(entropy) / total_tokens
+        - sum(weights * clipped surrogate) + (kl_coef * sum(k3) - entropy_coef * sum(entropy)) / total_tokens
 
     KL and entropy are means over the tokens of the batch whatever `reduce` is, so neither changes the policy term.
     `ref_logprobs` is needed when `kl_coef` > 0 and `entropy` (with its gradient) when `entropy_coef` > 0; given with a
