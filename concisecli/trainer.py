@@ -1,0 +1,241 @@
+"""`Trainer.update`: rows in, optimiser steps done, metrics out; one micro-batch loop for RL and SFT, on any backend.
+
+Tokens and rows are counted over the whole minibatch of all ranks before the first backward, so that the gradient
+depends neither on the size or order of the micro-batches nor on the number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from concisecli import dist
+from concisecli.algo import losses
+from concisecli.backends import Backend, score
+from concisecli.batching import Row, TrainBatch, canonical, collate, micro_batches, minibatches, share
+from concisecli.config import LossConfig, OptimiserConfig, SftConfig, TrainConfig
+from concisecli.records import ConciseError
+
+Metrics = dict[str, float]
+
+
+class NonFiniteError(ConciseError):
+    """A loss or a gradient is NaN or infinite. The weights are as they were before the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Over one minibatch, on all ranks together."""
+
+    tokens: int
+    rows: int
+
+
+class Trainer:
+    """Trains `backend` on rollouts when `loss` is given, on examples when it is None.
+
+    `temperature` is the one the rollouts were sampled at; `reference` the frozen model that `loss.kl_coef` > 0 needs;
+    `max_response_tokens` the constant that `reduce: sequence-sum-norm` divides by.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: SftConfig | TrainConfig,
+        pad_id: int,
+        *,
+        loss: LossConfig | None = None,
+        temperature: float = 1.0,
+        reference: torch.nn.Module | None = None,
+        max_response_tokens: int = 1,
+    ) -> None:
+        if loss and (loss.kl_coef > 0) != (reference is not None):
+            raise ValueError("a reference model is needed when, and only when, kl_coef is above 0")
+        self.backend = backend
+        self.loss = loss
+        self._config = config
+        self._pad_id = pad_id
+        self._temperature = temperature
+        self._reference = None if reference is None else reference.to(backend.device).eval().requires_grad_(False)
+        self._max_response_tokens = max_response_tokens
+        self._parts = config.updates_per_batch if isinstance(config, TrainConfig) else 1
+        self._epochs = config.epochs if isinstance(config, TrainConfig) else 1
+
+    def update(self, rows: Sequence[Row], step: int) -> Metrics:
+        """Train on this rank's `rows`, which together with those of the other ranks are the batch of `step` (from 0).
+
+        Every rank must call it, also without rows; a batch that is empty everywhere changes nothing. The batch is
+        split into `updates_per_batch` minibatches of whole groups and passed over `epochs` times, an optimiser step
+        each. Metrics are means over those steps (`*_min`, `*_max`: extremes; `tokens`, `rows`: sums over all steps).
+
+        Raises NonFiniteError before the step whose loss or gradient is not finite.
+        """
+        everyone = canonical(row for rank_rows in dist.gather(list(rows)) for row in rank_rows if row.tokens)
+        parts = minibatches(everyone, self._parts, seed=self._config.seed, step=step)
+        shares = [share(part, self.backend.world) for part in parts]
+        if self.loss and self.loss.old_logprobs == "trainer":
+            shares = self._with_own_logprobs(shares)
+        done: list[Metrics] = []
+        for index in range(self._parts * self._epochs):
+            ranks = shares[index % self._parts]
+            if any(ranks):
+                lr = learning_rate(self._config, step * self._parts * self._epochs + index, self._optimiser_steps)
+                done.append(self._optimiser_step(ranks, lr, step=step, first=not done))
+        return _mean_over_steps(done)
+
+    @property
+    def _optimiser_steps(self) -> int:
+        return self._config.steps * self._parts * self._epochs
+
+    def _optimiser_step(self, shares: list[list[Row]], lr: float, *, step: int, first: bool) -> Metrics:
+        counts = _Counts(sum(row.tokens for part in shares for row in part), sum(map(len, shares)))
+        sums: list[losses.Sums] = []
+        for batch in self._micro_batches(shares):
+            loss, micro_sums = self._objective(batch, counts, first=first)
+            self.backend.backward(loss)
+            sums.append(micro_sums)
+        totals = _over_ranks(losses.merge(sums))
+        extremes = {name: float(totals.pop(name)) for name in ("mismatch_max",) if name in totals}
+        metrics = losses.summary(totals) | extremes
+        if not math.isfinite(metrics["loss"]):
+            raise NonFiniteError(f"step {step}: the loss is {metrics['loss']}; nothing was updated")
+        if not self.backend.finite():
+            raise NonFiniteError(f"step {step}: a gradient is not finite; nothing was updated")
+        self.backend.set_lr(lr)
+        return metrics | {"grad_norm": self.backend.step(), "lr": lr, "rows": float(counts.rows)}
+
+    def _micro_batches(self, shares: list[list[Row]]) -> list[TrainBatch]:
+        """This rank's micro-batches, as many as the rank with the most has: ZeRO-2 and 3 wait for each other in every
+        backward, so the others add batches that train nothing."""
+        split = [micro_batches(rows, self._config.micro_batch_tokens) for rows in shares]
+        batches = [collate(rows, self._pad_id) for rows in split[self.backend.rank]]
+        missing = max(map(len, split)) - len(batches)
+        if missing:
+            shortest = min((row for rows in shares for row in rows), key=lambda row: row.length)
+            padding = collate([shortest], self._pad_id)
+            padding = replace(padding, response_mask=torch.zeros_like(padding.response_mask))
+            batches += [padding] * missing
+        return [batch.to(self.backend.device) for batch in batches]
+
+    def _objective(self, batch: TrainBatch, counts: _Counts, *, first: bool) -> tuple[Tensor, losses.Sums]:
+        if self.loss is None:
+            logprobs, _ = self.backend.score(batch, temperature=1.0, with_entropy=False)
+            weights = self._token_weights("token", batch, counts)
+            return losses.sft_nll(logprobs, batch.response_mask, weights)
+        return self._policy_loss(self.loss, batch, counts, first=first)
+
+    def _policy_loss(
+        self, loss: LossConfig, batch: TrainBatch, counts: _Counts, *, first: bool
+    ) -> tuple[Tensor, losses.Sums]:
+        logprobs, entropy = self.backend.score(batch, temperature=self._temperature, with_entropy=True)
+        # Before the first step the policy still is the one that sampled: its own log-probs cost no pass of their own.
+        own = loss.old_logprobs == "trainer" and first
+        total, sums = losses.policy_loss(
+            logprobs,
+            logprobs.detach() if own else batch.old_logprobs,
+            batch.advantages,
+            batch.response_mask,
+            self._token_weights(loss.reduce, batch, counts),
+            eps_low=loss.eps_low,
+            eps_high=loss.eps_high,
+            ratio=loss.ratio,
+            kl_coef=loss.kl_coef,
+            ref_logprobs=self._reference_logprobs(batch),
+            entropy_coef=loss.entropy_coef,
+            entropy=entropy,
+            total_tokens=counts.tokens,
+        )
+        if first:
+            sums |= _mismatch(logprobs.detach(), batch)
+        return total, sums
+
+    def _token_weights(self, reduce: losses.Reduce, batch: TrainBatch, counts: _Counts) -> Tensor:
+        weights = losses.row_weights(
+            reduce,
+            batch.token_counts,
+            total_tokens=counts.tokens,
+            total_rows=counts.rows,
+            max_response_tokens=self._max_response_tokens,
+        )
+        return weights * batch.weights
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: TrainBatch) -> Tensor | None:
+        if self._reference is None:
+            return None
+        dtype = self._config.backend.dtype
+        return score(self._reference, batch, dtype=dtype, temperature=self._temperature, with_entropy=False)[0]
+
+    def _with_own_logprobs(self, shares: list[list[list[Row]]]) -> list[list[list[Row]]]:
+        """The minibatches with the trainer's log-probs as the old ones, except one that is used before any step."""
+        used_once = self._epochs == 1
+        first = next((i for i, ranks in enumerate(shares) if any(ranks)), 0)
+        return [ranks if i == first and used_once else self._scored(ranks) for i, ranks in enumerate(shares)]
+
+    @torch.no_grad()
+    def _scored(self, shares: list[list[Row]]) -> list[list[Row]]:
+        """`shares` with this rank's rows scored by the policy as it is."""
+        rank = self.backend.rank
+        ordered = [row for rows in micro_batches(shares[rank], self._config.micro_batch_tokens) for row in rows]
+        values: list[Tensor] = []
+        for batch in self._micro_batches(shares):
+            logprobs, _ = self.backend.score(batch, temperature=self._temperature, with_entropy=False)
+            values += logprobs.cpu().unbind(0)
+        mine = [
+            replace(row, old_logprobs=tuple(value[len(row.prompt_ids) : row.length].tolist()))
+            for row, value in zip(ordered, values, strict=False)  # what is left over is padding
+        ]
+        return [mine if r == rank else rows for r, rows in enumerate(shares)]
+
+
+def learning_rate(config: OptimiserConfig, index: int, total: int) -> float:
+    """The rate of optimiser step `index` of `total`: linear warm-up, then constant, or a cosine that reaches
+    `lr_floor` times `lr` at the last step. A function of the index alone, so a resumed run needs no state for it."""
+    if index < config.warmup_steps:
+        return config.lr * (index + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return config.lr
+    progress = min(1.0, (index - config.warmup_steps) / max(1, total - 1 - config.warmup_steps))
+    return config.lr * (config.lr_floor + (1 - config.lr_floor) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+def _mismatch(logprobs: Tensor, batch: TrainBatch) -> losses.Sums:
+    """|log-prob of the trainer - of the sampler|, before the first step: how far the two engines are apart."""
+    apart = torch.where(batch.response_mask, (logprobs - batch.old_logprobs).abs(), 0.0)
+    return {"mismatch": apart.sum(), "mismatch_max": apart.max()}
+
+
+def _over_ranks(sums: losses.Sums) -> losses.Sums:
+    """The sums of one rank as those of all, in float64."""
+    names = sorted(sums)
+    values = torch.stack([sums[name].double() for name in names]).tolist()
+    by_op: dict[str, list[int]] = {"sum": [], "min": [], "max": []}
+    for i, name in enumerate(names):
+        by_op[name[-3:] if name.endswith(("_min", "_max")) else "sum"].append(i)
+    for op, indices in by_op.items():
+        reduced = dist.reduce([values[i] for i in indices], op)  # type: ignore[arg-type]
+        for i, value in zip(indices, reduced, strict=True):
+            values[i] = value
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in zip(names, values, strict=True)}
+
+
+def _mean_over_steps(steps: list[Metrics]) -> Metrics:
+    if not steps:
+        return {"tokens": 0.0, "rows": 0.0, "optimiser_steps": 0.0}
+    names = {name for metrics in steps for name in metrics}
+    merged = {"optimiser_steps": float(len(steps))}
+    for name in sorted(names):
+        values = [metrics[name] for metrics in steps if name in metrics]
+        if name in ("tokens", "rows"):
+            merged[name] = sum(values)
+        elif name.endswith("_min"):
+            merged[name] = min(values)
+        elif name.endswith("_max"):
+            merged[name] = max(values)
+        else:
+            merged[name] = sum(values) / len(values)
+    return merged
