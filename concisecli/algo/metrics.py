@@ -71,8 +71,9 @@ def cons_at_k(
 ) -> float:
     """Credit of one problem under majority vote over its k samples (Cons@k, maj@k).
 
-    answers (texts, or numbers of clusters found elsewhere), correct: [k] in sampling order. Samples without an answer (None) abstain; nobody voting earns 0. An answer
-    joins the first cluster whose first answer is the `same`; that first answer's verdict is the cluster's.
+    answers (texts, or numbers of clusters found elsewhere), correct: [k] in sampling order. Samples without an answer
+    (None) abstain; nobody voting earns 0. An answer joins the first cluster whose first answer is the `same`; that
+    first answer's verdict is the cluster's.
 
     first        the cluster seen first among the largest wins
     expected     a largest cluster drawn by lot: right ones / largest ones
@@ -108,8 +109,9 @@ def accuracy_at_budget(correct: ArrayLike, lengths: ArrayLike, finished: ArrayLi
     In distribution what sampling again with max_tokens = budget would give, so one generation at the largest budget
     serves the whole curve. The corner case: an answer boxed early in a response that runs on counts as wrong here.
     """
-    within: Bools = np.asarray(lengths, dtype=np.int64) <= budget
-    return np.asarray(correct, dtype=bool) & np.asarray(finished, dtype=bool) & within
+    right: Bools = np.asarray(correct, dtype=bool) & np.asarray(finished, dtype=bool)
+    right &= np.asarray(lengths) <= budget
+    return right
 
 
 def macro_precision(correct: ArrayLike, answered: ArrayLike) -> float:
