@@ -1,0 +1,295 @@
+"""Mend or refuse the text of one row: control characters, instruction text, forum tails, what is empty or cut off.
+
+Every refusal has a reason from `REASONS`, so that a card can count them. Nothing here looks at a second row.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass, replace
+
+from concisecli.columns import Row
+from concisecli.config import CleaningConfig
+
+REASONS = {
+    "bad-row": "no row of the format",
+    "no-problem": "the problem is empty",
+    "no-answer": "the answer is empty or a placeholder",
+    "no-response": "the response of an example is empty",
+    "control-characters": "damaged characters that could not be repaired",
+    "too-long": "longer than a problem can be",
+    "incomplete": "the problem is cut off",
+    "image-missing": "speaks of a picture that is only a link",
+    "proof": "asks for a proof, not for an answer",
+    "choice-without-choices": "the answer is a choice letter and the choices are missing",
+    "choice-letter": "the answer is a choice letter, which the recipe drops",
+    "unparseable-answer": "the grader cannot read the answer",
+    "no-solution": "no worked solution to check the answer against",
+    "no-box": "the solution boxes no answer",
+    "several-boxes": "the solution boxes several answers",
+    "solution-cut": "the solution is cut off before its answer",
+    "answer-mismatch": "the solution's answer is another one",
+    "duplicate": "the same problem as a row that is kept",
+    "near-duplicate": "the same problem in other words as a row that is kept",
+    "conflict": "one problem with different answers",
+    "contaminated": "holds a problem of an evaluation suite",
+    "not-selected": "outside of what the recipe selects",
+    "not-drawn": "left out by a weight or a limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Why a row goes; `reason` is a key of REASONS."""
+
+    reason: str
+    detail: str = ""
+
+
+INSTRUCTION_PREFIXES = (
+    "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.",
+    "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: \\boxed{$Answer} where $Answer is the answer to the problem.",
+    "Solve the following math problem efficiently and clearly.",
+    "Please reason step by step, and put your final answer within \\boxed{}.",
+    "Please solve this math problem step by step:",
+    "Problem:",
+    "Question:",
+    "Q:",
+)
+INSTRUCTION_SUFFIXES = (
+    'Remember to put your answer on its own line after "Answer:".',
+    "Let's think step by step and output the final answer within \\boxed{}.",
+    "Let's think step by step and output the final answer within \\boxed{}",
+    "Please reason step by step, and put your final answer within \\boxed{}.",
+    "Please reason step by step, and put your final answer within \\boxed{}",
+    "Please think step by step and put your final answer within \\boxed{}.",
+    "Put your final answer within \\boxed{}.",
+    "Put your answer within \\boxed{}.",
+    "Put your final answer in \\boxed{}.",
+    "Please put your final answer within \\boxed{}.",
+    "Please provide the final answer within \\boxed{}.",
+    "Think step by step.",
+    "Let's think step by step.",
+    "Answer:",
+    "Solution:",
+)
+
+# An unescaped `\f` in a JSON string became a form feed, and so on: control character -> the letter it swallowed.
+SWALLOWED = {"\x07": "a", "\x08": "b", "\t": "t", "\n": "n", "\x0b": "v", "\x0c": "f", "\r": "r"}
+COMMANDS = (
+    "alpha angle approx arcsin arccos arctan arc ast atop bar begin beta big bigg bigl bigr binom bmod bot boxed bf "
+    "bullet bigcup bigcap tan tanh tau text textbf textit texttt textrm tfrac theta times to top triangle tilde "
+    "vec varphi varepsilon vartheta vdots vee vert vmatrix frac forall flat rho right rangle rceil rfloor rm "
+    "rightarrow Rightarrow"
+).split()
+AFTER_LINE_FEED = ("eq", "abla", "otin", "leq", "geq")  # `\neq`; a line may begin with `u` or `e` for other reasons
+SWALLOWED_COMMAND = re.compile(
+    "|".join(
+        f"{re.escape(char)}(?=(?:{'|'.join(sorted((c[1:] for c in COMMANDS if c[0] == letter), key=len, reverse=True))})"
+        f"(?![a-z]))"
+        for char, letter in SWALLOWED.items()
+        if char != "\n"
+    )
+)
+SWALLOWED_N = re.compile(rf"\n(?=(?:{'|'.join(AFTER_LINE_FEED[:3])})(?![a-zA-Z]))")
+# In TeX's old fonts the form feed is the ligature fi, the vertical tab ff.
+LIGATURES = {"\x0c": "fi", "\x0b": "ff"}
+AFTER_LIGATURE = re.compile(
+    r"(?:nd|nds|nding|rst|ve|ves|ne|ned|nes|gure|gures|nite|nitely|nal|nally|xed|es|ed|er|eld|elds|ll|lled|lls|ts|"
+    r"tting|fth|fty|cient|ciently|erence|erent|ect|ects)(?![a-z])"
+)
+INVISIBLE = re.compile("[\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f]")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+DAMAGED = re.compile("[\ud800-\udfff\ufffd\ue000-\uf8ff\x00]")
+
+IMAGE = re.compile(r"!\[[^\]]*\]\(|\[img\b|<img\b|\\includegraphics", re.IGNORECASE)
+FORUM_TAIL = re.compile(
+    r"^\s*(?:[~–—]\s*\S.{0,60}|-\s?[A-Za-z][\w.]{2,30}|\(?\s*(?:editor|edited by|minor edits?|latex)\b.{0,120}"
+    r"|(?:image|diagram|solution|video solution|proposed|written|credit)s?\s+(?:from|by|to)\b.{0,100}"
+    r"|https?://\S+|\[/?hide.*\]|\[/?i\])\s*$",
+    re.IGNORECASE,
+)
+PROPOSED = re.compile(r"\s*(?:\[i\]|\*|\(|\\textit\{)\s*Proposed by [^\n]{2,80}?(?:\[/i\]|\*|\)|\})\s*$", re.IGNORECASE)
+PLACEHOLDERS = frozenset(
+    "n/a na none null nan ? ?? - -- ... … tbd unknown omitted see solution|see above|not provided|no answer|"
+    "answer omitted|see the solution|undefined answer".replace(" ", "|", 10).split("|")
+)
+PROOF_ANSWERS = re.compile(
+    r"(?:proof|q\.?e\.?d\.?|proved|proven|see proof|as desired|证明.{0,4}|略)[.\s]*", re.IGNORECASE
+)
+ASKS_PROOF = re.compile(
+    r"\b(?:prove|show|verify|demonstrate)\b(?:\s+(?:that|the|if|for|there)\b|\s*:)|证明|求证", re.IGNORECASE
+)
+ASKS_VALUE = re.compile(
+    r"\?|？|\b(?:find|determine|compute|calculate|evaluate|what|how (?:many|much)|give|express|solve|list|which)\b|求(?!证)|多少|计算",
+    re.IGNORECASE,
+)
+HANGING = re.compile(
+    r"\b(?:that|the|and|if|where|let|for|with|a|an|to|by|such|then|or|when|find|from)\s*$", re.IGNORECASE
+)
+FIGURE_CODE = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL | re.IGNORECASE)
+
+
+def clean(row: Row, config: CleaningConfig) -> Row | Drop:
+    """The row with its texts mended, or why it goes."""
+    long = _too_long(row, config)
+    if long:
+        return long
+    texts = []
+    for name in ("problem", "answer", "solution"):
+        text = getattr(row, name)
+        mended = mend(text, config.control) if text else text
+        if text and mended is None:
+            if name != "solution":
+                return Drop("control-characters", name)
+            mended = None  # an answer can stand without its solution
+        texts.append(mended)
+    problem = strip_instructions(texts[0] or "", config.strip_prefixes, config.strip_suffixes)
+    problem = PROPOSED.sub("", problem).strip()
+    solution = strip_forum_tail(texts[2]) if texts[2] else None
+    return replace(row, problem=problem, answer=_bare(texts[1]), solution=solution)
+
+
+def refuse(row: Row) -> Drop | None:
+    """Why a cleaned row cannot be trained on, as far as its texts alone say it."""
+    problem, answer = row.problem or "", row.answer or ""
+    words = FIGURE_CODE.sub("", problem)
+    if not re.search(r"\w", words):
+        return Drop("no-problem")
+    if IMAGE.search(problem):
+        return Drop("image-missing")
+    if is_proof(words, answer):
+        return Drop("proof")
+    cut = incomplete(words)
+    if cut:
+        return Drop("incomplete", cut)
+    return None
+
+
+def mend(text: str, control: str = "repair") -> str | None:
+    """Unicode in composed form, line feeds only, no control characters; None where that would lose something.
+
+    >>> mend("in the form \\x0crac{m}{n}")
+    'in the form \\\\frac{m}{n}'
+    """
+    if control == "repair":
+        text = SWALLOWED_COMMAND.sub(lambda m: "\\" + SWALLOWED[m.group()], text)
+        text = SWALLOWED_N.sub(lambda m: "\\n", text)
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
+    if CONTROL.search(text):
+        repaired = _without_control(text) if control == "repair" else None
+        if repaired is None:
+            return None
+        text = repaired
+    if DAMAGED.search(text):
+        return None
+    text = INVISIBLE.sub("", text).replace("\u00a0", " ").replace("\t", " ")
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def _without_control(text: str) -> str | None:
+    """Ligatures spelled out, stray control characters gone; None where one stands for something that is lost."""
+    pieces, last = [], 0
+    for match in CONTROL.finditer(text):
+        at, char = match.start(), match.group()
+        pieces.append(text[last:at])
+        last = match.end()
+        if char in LIGATURES:
+            pieces.append(_ligature(text, at, LIGATURES[char]))
+        elif not _beside_its_command(text, at):
+            return None
+    return "".join([*pieces, text[last:]])
+
+
+def _ligature(text: str, at: int, letters: str) -> str:
+    tail = text[at + 1 :]
+    if tail.startswith(letters) or text[:at].endswith(letters):
+        return ""  # spelled out beside the character
+    return letters if AFTER_LIGATURE.match(tail) else ""
+
+
+def _beside_its_command(text: str, at: int) -> bool:
+    r"""Whether the character is an echo of the command next to it (`\le` and \x14) or stands outside of formulas."""
+    before, after = CONTROL.sub("", text[:at]), CONTROL.sub("", text[at + 1 :])
+    if before.count("$") % 2 == 0 and (not before or not after or before[-1] in "$ \n" or after[0] in "$ \n"):
+        return True
+    return bool(re.match(r"\s*\\", after) or re.search(r"\\[a-z]+\s*$", before))
+
+
+def strip_instructions(text: str, prefixes: tuple[str, ...] = (), suffixes: tuple[str, ...] = ()) -> str:
+    """The problem without the instruction text around it, matched whole and exactly."""
+    text = text.strip()
+    changed = True
+    while changed:
+        changed = False
+        for prefix in (*prefixes, *INSTRUCTION_PREFIXES):
+            if text.startswith(prefix) and len(text) > len(prefix):
+                text, changed = text[len(prefix) :].strip(), True
+        for suffix in (*suffixes, *INSTRUCTION_SUFFIXES):
+            if text.endswith(suffix) and len(text) > len(suffix):
+                text, changed = text[: -len(suffix)].strip(), True
+    return text
+
+
+def strip_forum_tail(solution: str) -> str:
+    """The solution without the signatures, credits and links that forum posts end with."""
+    lines = solution.rstrip().split("\n")
+    while len(lines) > 1 and (not lines[-1].strip() or FORUM_TAIL.match(lines[-1])) and "\\boxed" not in lines[-1]:
+        lines.pop()
+    return "\n".join(lines).rstrip()
+
+
+def is_proof(problem: str, answer: str) -> bool:
+    """Whether a problem asks for a proof and for nothing else."""
+    if PROOF_ANSWERS.fullmatch(answer.strip()):
+        return True
+    if not ASKS_PROOF.search(problem):
+        return False
+    return not any(
+        ASKS_VALUE.search(sentence) and not ASKS_PROOF.search(sentence)
+        for sentence in re.split(r"(?<=[.!?;。？！])\s|\n", problem)
+    )
+
+
+def incomplete(problem: str) -> str:
+    """What shows that a problem is cut off, or an empty text."""
+    text = problem.rstrip()
+    if text.endswith(("...", "…")) and not re.search(r"(?:\\l?dots|,\s*|\+\s*)(?:\.\.\.|…)$", text):
+        return "ends in an ellipsis"
+    if HANGING.search(text):
+        return f"ends in '{text.split()[-1]}'"
+    if re.search(r"[,(\[{=+\\<]$", text) and not re.search(r"=\s*$|\(\s*\)$", text):
+        return f"ends in '{text[-1]}'"
+    bare = text.replace("\\{", "").replace("\\}", "").replace("\\\\", "")
+    if bare.count("{") > bare.count("}"):
+        return "a brace is never closed"
+    for opened, closed in (("\\[", "\\]"), ("\\(", "\\)")):
+        if bare.count(opened) > bare.count(closed):
+            return f"{opened} is never closed"
+    if text.count("\\begin{") > text.count("\\end{"):
+        return "an environment is never closed"
+    return ""
+
+
+def _bare(answer: str | None) -> str | None:
+    """The answer without the delimiters around it; None where nothing or a placeholder is left."""
+    if answer is None:
+        return None
+    text = answer.strip()
+    for opened, closed in (("\\[", "\\]"), ("\\(", "\\)"), ("$$", "$$"), ("$", "$")):
+        inner = text[len(opened) : -len(closed)]
+        if len(text) >= len(opened) + len(closed) and text.startswith(opened) and text.endswith(closed):
+            text = text if closed in inner else inner.strip()
+    return text if text and text.lower().rstrip(".") not in PLACEHOLDERS and re.search(r"\S", text) else None
+
+
+def _too_long(row: Row, config: CleaningConfig) -> Drop | None:
+    limits = {"problem": 1, "answer": 1, "solution": 5}
+    for name, factor in limits.items():
+        text = getattr(row, name)
+        if text and len(text) > config.max_characters * factor:
+            return Drop("too-long", f"{name} of {len(text)} characters")
+    return None
