@@ -1,0 +1,197 @@
+"""What a running stage says: metrics to a file, and one line of progress on stderr.
+
+`metrics.jsonl` holds what was computed and nothing of when; seconds go to `timings.jsonl`, so that two equal runs
+leave equal metrics files.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, TypeVar
+
+from concisecli.artifacts import json_line, unwritable
+from concisecli.records import ConciseError
+
+Item = TypeVar("Item")
+METRICS = "metrics.jsonl"
+TIMINGS = "timings.jsonl"
+# In this order on the progress line, those that a stage logs.
+SHOWN = ("accuracy", "length", "loss", "surrogate", "entropy", "grad_norm", "signal_share")
+PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+PLAIN_STEPS = 10
+
+
+class Monitor:
+    """Appends one row of metrics a step and shows the last one.
+
+    `offsets`, as `offsets()` gave them for a checkpoint, cut the files back to that checkpoint; without them the
+    metrics start anew. `resume_from` is the number of steps done before. `enabled=False` writes and shows nothing
+    (ranks other than the first).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stage: str,
+        total: int,
+        unit: str = "step",
+        resume_from: int | None = None,
+        offsets: Mapping[str, int] | None = None,
+        enabled: bool = True,
+    ) -> None:
+        self.folder, self.enabled = folder, enabled
+        self.line = Line(stage, total, unit, done=resume_from or 0)
+        self.offset = (offsets or {}).get(METRICS, 0)
+        self.metrics: IO[str] | None = None
+        self.timings: IO[str] | None = None
+
+    def __enter__(self) -> Monitor:
+        if not self.enabled:
+            return self
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.metrics = (self.folder / METRICS).open("a", encoding="utf-8")
+            self.timings = (self.folder / TIMINGS).open("a", encoding="utf-8")
+        except OSError as error:
+            raise unwritable(self.folder / METRICS, error) from error
+        length = self.metrics.tell()
+        if length < self.offset:
+            raise ConciseError(
+                f"{self.folder / METRICS} is shorter ({length} bytes) than at its checkpoint ({self.offset}); "
+                f"it was edited or cut off: run this stage again with --force"
+            )
+        self.metrics.truncate(self.offset)
+        self.metrics.seek(0, os.SEEK_END)
+        self.line.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for file in (self.metrics, self.timings):
+            if file is not None:
+                file.close()
+        if self.enabled:
+            self.line.stop()
+
+    def log(self, step: int, metrics: Mapping[str, float], *, seconds: Mapping[str, float] | None = None) -> None:
+        """One row for `step` (counted from 0): numbers to the metrics file, seconds to the timings file. What is not
+        finite is written as null."""
+        if self.metrics is None or self.timings is None:
+            return
+        row = {name: jsonable(value) for name, value in sorted(metrics.items())}
+        spent = {name: round(float(value), 4) for name, value in sorted((seconds or {}).items())}
+        try:
+            self.metrics.write(json_line({"step": step} | row))
+            self.metrics.flush()
+            self.timings.write(json_line({"step": step, "time": round(time.time(), 3)} | spent))
+            self.timings.flush()
+        except OSError as error:
+            raise unwritable(self.folder / METRICS, error) from error
+        self.line.show(step + 1, row)
+
+    def offsets(self) -> dict[str, int]:
+        """Bytes of the files that a checkpoint taken now belongs to, made durable."""
+        if self.metrics is None:
+            return {}
+        self.metrics.flush()
+        os.fsync(self.metrics.fileno())
+        return {METRICS: self.metrics.tell()}
+
+
+def jsonable(value: Any) -> Any:
+    """A number as JSON has it: numpy's become Python's, what is not finite becomes null."""
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def progress(items: Iterable[Item], total: int | None = None, what: str = "", unit: str = "rows") -> Iterator[Item]:
+    """The items, with count, rate and time left on stderr while they are consumed."""
+    size = total if total is not None else (len(items) if isinstance(items, Sized) else 0)
+    line = Line(what, size, unit)
+    line.start()
+    try:
+        for count, item in enumerate(items, 1):
+            yield item
+            line.show(count, {})
+    finally:
+        line.stop()
+
+
+class Line:
+    """One line about work under way: rewritten in place on a terminal, now and then a new one elsewhere."""
+
+    def __init__(self, what: str, total: int, unit: str, done: int = 0) -> None:
+        self.what, self.total, self.unit = what, total, unit
+        self.first = self.done = done
+        self.began = self.said = time.monotonic()
+        self.said_at = -1
+        self.live: Any = None
+        self.text = ""
+
+    def start(self) -> None:
+        self.began = self.said = time.monotonic()
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True)
+            self.live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+            self.live.start()
+
+    def show(self, done: int, metrics: Mapping[str, Any]) -> None:
+        self.done = done
+        now = time.monotonic()
+        if self.live is not None:
+            if now - self.said >= 0.1 or done == self.total:
+                self.said = now
+                self.live.update(self.describe(metrics), refresh=True)
+            self.text = ""
+            return
+        due = now - self.said >= PLAIN_SECONDS or (done % PLAIN_STEPS == 0 and now - self.said >= 1)
+        if metrics and (due or done == self.first + 1 or done == self.total):
+            self.say(metrics, now)
+        elif not metrics and (now - self.said >= PLAIN_SECONDS or (done == self.total and now - self.began >= 1)):
+            self.say(metrics, now)
+
+    def say(self, metrics: Mapping[str, Any], now: float) -> None:
+        self.said = now
+        print(self.describe(metrics), file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        if self.live is not None:
+            last = self.live.renderable
+            self.live.stop()
+            if self.done > self.first and isinstance(last, str):
+                print(last, file=sys.stderr, flush=True)
+
+    def describe(self, metrics: Mapping[str, Any]) -> str:
+        """`rl1  step 12/60  1.9 step/s  accuracy 0.81  length 73.1  0:25 left`"""
+        spent = time.monotonic() - self.began
+        rate = (self.done - self.first) / spent if spent > 0 else 0.0
+        count = f"{self.unit} {self.done}/{self.total}" if self.total else f"{self.done} {self.unit}"
+        parts = [self.what, count, speed(rate, self.unit)]
+        parts += [f"{name} {metrics[name]:.4g}" for name in SHOWN if isinstance(metrics.get(name), int | float)]
+        if self.total and rate > 0 and self.done < self.total:
+            parts.append(f"{clock((self.total - self.done) / rate)} left")
+        elif self.done:
+            parts.append(f"took {clock(spent)}")
+        return "  ".join(part for part in parts if part)
+
+
+def speed(rate: float, unit: str) -> str:
+    if rate <= 0:
+        return ""
+    return f"{rate:.3g} {unit}/s" if rate >= 1 else f"{1 / rate:.3g} s/{unit}"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 0:07, 12:30 or 3:05:00."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
