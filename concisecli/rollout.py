@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from concisecli.config import HfConfig, SamplingConfig, VllmConfig
-from concisecli.records import Completion
+from concisecli.config import HfConfig, PromptConfig, SamplingConfig, VllmConfig
+from concisecli.records import Completion, ConciseError, Problem
+
+SampledGroup = tuple[Problem, list[int], list[Completion]]
+
+
+class SamplingLike(Protocol):
+    """What `generate` reads: `SamplingConfig` in training, `Sampling` elsewhere."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def max_response_tokens(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw outside training. Temperature 0 is greedy; its log-probs are those of temperature 1."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    max_response_tokens: int = 3072
 
 
 class RolloutEngine(Protocol):
-    """Four verbs. A rollout depends on the weights, its prompt, its seed and the sampling settings, and on nothing
-    else: neither batch order nor batch size nor `max_response_tokens` changes the ids drawn before the limit."""
+    """Four verbs and a probe. A rollout depends on the weights, its prompt, its seed and the sampling settings, and on
+    nothing else: neither batch order nor batch size nor `max_response_tokens` changes the ids drawn before the limit.
+    """
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig, seeds: Sequence[Sequence[int]]
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingLike, seeds: Sequence[Sequence[int]]
     ) -> list[list[Completion]]:
         """One list of completions a prompt, one completion a seed. Log-probs are those of the distribution that was
-        sampled from (temperature applied), the stop token's included."""
+        sampled from (temperature and truncation applied), the stop token's included. A rollout that reaches the
+        model's longest sequence ends there with `length`; a prompt that fills it raises ConciseError."""
+        ...
+
+    def probe(self, ids: Sequence[int]) -> list[float]:
+        """log pi(ids[t] | ids[:t]) at temperature 1 for t = 1.., as the engine computes it now."""
         ...
 
     def sync_weights(self, named: Iterable[tuple[str, Any]]) -> None: ...
@@ -38,3 +71,55 @@ def make_engine(config: HfConfig | VllmConfig, model: Path, *, module: Any = Non
     from concisecli.rollout_hf import HfEngine
 
     return HfEngine(config, model, module=module)
+
+
+def rollout_seed(seed: int, step: int, problem_id: str, sample: int) -> int:
+    """63 bits that name one rollout of a run. The rank is left out, so any division over ranks samples the same."""
+    named = f"{seed}\x1f{step}\x1f{problem_id}\x1f{sample}".encode()
+    return int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 1
+
+
+def sample_groups(
+    engine: RolloutEngine,
+    tokenizer: Any,
+    problems: Sequence[Problem],
+    sampling: SamplingLike,
+    prompt: PromptConfig,
+    *,
+    seed: int,
+    step: int,
+    samples: int | None = None,
+) -> list[SampledGroup]:
+    """Per problem, in order: the problem, its prompt ids, and its rollouts, ungraded.
+
+    `samples` rollouts a problem, or `sampling.group_size`. The same (seed, step, problem) gives the same rollouts
+    whatever else is in the list. Prompts are taken as they are; leaving out overlong ones is the caller's.
+    """
+    from concisecli.prompts import prompt_ids
+
+    size = samples if samples is not None else _group_size(sampling)
+    prompts = [prompt_ids(tokenizer, problem.prompt, prompt) for problem in problems]
+    seeds = [[rollout_seed(seed, step, problem.id, i) for i in range(size)] for problem in problems]
+    completions = engine.generate(prompts, sampling, seeds)
+    return list(zip(problems, prompts, completions, strict=True))
+
+
+def check_probe(engine: RolloutEngine, ids: Sequence[int], expected: Sequence[float], *, tolerance: float) -> float:
+    """The largest difference between the engine's and the trainer's log-probs of `ids[1:]`; asked after each sync.
+
+    Raises ConciseError above `tolerance`: the engine would be sampling from other weights than those trained.
+    """
+    found = engine.probe(ids)
+    gap = max((abs(f - e) for f, e in zip(found, expected, strict=True)), default=0.0)
+    if not gap <= tolerance:  # a NaN must not pass
+        raise ConciseError(
+            f"after a weight sync the engine's log-probs differ from the trainer's by {gap:.3g}, more than "
+            f"{tolerance:.3g}: it does not hold the trained weights; set engine.type to transformers, or report it"
+        )
+    return gap
+
+
+def _group_size(sampling: SamplingLike) -> int:
+    if not isinstance(sampling, SamplingConfig):
+        raise ValueError("`samples` is needed when the sampling settings carry no group_size")
+    return sampling.group_size

@@ -1,0 +1,299 @@
+"""The transformers engine: an own decode loop around any causal model of the library, on CPU or one GPU.
+
+All rows of a batch share one position: the batch is prefilled to its shortest prompt, longer prompts are then forced
+token by token. So there is no padding and no mask, and a row never depends on the rows beside it. Every rollout draws
+its noise from a counter keyed by its seed, one number a token, so batching, order and limit leave its ids alone.
+
+Shapes: [R] live rows, [V] vocabulary, cache [R, H, T, D] a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import DynamicLayer
+
+from concisecli.config import HfConfig
+from concisecli.policy import (
+    load_model,
+    load_tokenizer,
+    max_positions,
+    output_head,
+    stop_ids,
+    token_logprobs,
+)
+from concisecli.records import Completion, ConciseError
+from concisecli.rollout import SamplingLike
+
+COMPACT_BELOW = 0.8  # share of live rows under which the finished ones are taken out of the batch
+CACHE_STEP = 64  # positions the cache grows by at least
+
+
+class HfEngine:
+    """Rollouts with a transformers module: its own copy of the weights, or `module` that someone else trains."""
+
+    def __init__(self, config: HfConfig, model: Path, *, module: Any = None) -> None:
+        self.config = config
+        self.tokenizer = load_tokenizer(model)
+        self.shared = module is not None
+        self.module = module if module is not None else load_model(model, config.dtype)
+        self.stop = tuple(sorted({*stop_ids(self.tokenizer, model), *stop_ids(self.tokenizer, self.module)}))
+        _refuse_recurrent(self.module, model)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingLike, seeds: Sequence[Sequence[int]]
+    ) -> list[list[Completion]]:
+        """See RolloutEngine. Rollouts are batched by prompt length, `batch_rollouts` at a time."""
+        requests = self._requests(prompts, sampling, seeds)
+        done: dict[tuple[int, int], Completion] = {}
+        with _evaluating(self.module):
+            for start in range(0, len(requests), self.config.batch_rollouts):
+                batch = requests[start : start + self.config.batch_rollouts]
+                for request, completion in zip(batch, self._complete(batch, sampling), strict=True):
+                    done[request.place] = completion
+        return [[done[i, j] for j in range(len(row))] for i, row in enumerate(seeds)]
+
+    def probe(self, ids: Sequence[int]) -> list[float]:
+        rows = torch.tensor([list(ids)], device=self.module.device)
+        mask = torch.ones_like(rows)
+        mask[:, 0] = 0
+        with _evaluating(self.module):
+            logprobs, _ = token_logprobs(self.module, rows, torch.ones_like(rows), mask)
+        return [float(x) for x in logprobs[0, 1:]]
+
+    def sync_weights(self, named: Iterable[tuple[str, Any]]) -> None:
+        """Copy the weights in place. Nothing to do for a shared module. Raises ConciseError on a name that the model
+        lacks, or that never came."""
+        if self.shared:
+            return
+        own = dict(self.module.named_parameters(remove_duplicate=False))
+        came = set()
+        with torch.no_grad():
+            for name, weight in named:
+                if name not in own:
+                    raise ConciseError(f"weight sync: the rollout model has no weight '{name}'")
+                own[name].copy_(weight)
+                came.add(own[name])
+        if missing := [name for name, weight in own.items() if weight not in came]:
+            raise ConciseError(f"weight sync: nothing came for '{missing[0]}' and {len(missing) - 1} more")
+
+    def sleep(self) -> None:
+        """Nothing: the module holds no memory between calls beyond its weights."""
+
+    def wake(self) -> None:
+        """Nothing; see `sleep`."""
+
+    def _requests(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingLike, seeds: Sequence[Sequence[int]]
+    ) -> list[_Request]:
+        """Sorted by prompt length, the rollouts of a prompt side by side."""
+        context = max_positions(self.module)
+        found = []
+        for i, (prompt, row) in enumerate(zip(prompts, seeds, strict=True)):
+            limit = sampling.max_response_tokens
+            if context is not None:
+                limit = min(limit, context - len(prompt))
+            if not prompt:
+                raise ConciseError(f"prompt {i} is empty; a rollout needs at least one token to start from")
+            if limit < 1:
+                raise ConciseError(
+                    f"prompt {i} has {len(prompt)} tokens and the model's longest sequence is {context}: nothing is "
+                    "left for a response; lower sampling.max_prompt_tokens or choose a model with a longer context"
+                )
+            found += [_Request((i, j), tuple(prompt), seed, limit) for j, seed in enumerate(row)]
+        return sorted(found, key=lambda request: (len(request.prompt), request.place))
+
+    def _complete(self, batch: Sequence[_Request], sampling: SamplingLike) -> list[Completion]:
+        ids, logprobs = _Batch(self.module, batch, sampling, self.stop).run()
+        finished = [bool(row) and row[-1] in self.stop for row in ids]
+        said = [row[:-1] if ended else row for row, ended in zip(ids, finished, strict=True)]
+        texts = self.tokenizer.batch_decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return [
+            Completion(tuple(row), tuple(lp), text, "stop" if ended else "length")
+            for row, lp, text, ended in zip(ids, logprobs, texts, finished, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    place: tuple[int, int]  # (prompt, sample)
+    prompt: tuple[int, ...]
+    seed: int
+    limit: int  # response tokens
+
+
+class _Batch:
+    """The decoding of one batch. `rows` [R] says which request each live row is; all else is indexed by it."""
+
+    def __init__(self, module: Any, batch: Sequence[_Request], sampling: SamplingLike, stop: Sequence[int]) -> None:
+        self.module, self.sampling, self.batch = module, sampling, batch
+        self.body, self.head = module.base_model, output_head(module)
+        self.device = module.device
+        self.lengths = torch.tensor([len(r.prompt) for r in batch], device=self.device)
+        self.ends = self.lengths + torch.tensor([r.limit for r in batch], device=self.device)
+        longest = int(self.ends.max())
+        self.ids = torch.zeros(len(batch), longest, dtype=torch.long, device=self.device)
+        for i, r in enumerate(batch):
+            self.ids[i, : len(r.prompt)] = torch.tensor(r.prompt)
+        self.logprobs = torch.zeros(len(batch), longest, dtype=torch.float64, device=self.device)
+        self.noise = torch.from_numpy(_noise(batch, longest)).to(self.device)
+        self.stop = torch.zeros(module.config.get_text_config().vocab_size, dtype=torch.bool, device=self.device)
+        self.stop[[i for i in stop if i < len(self.stop)]] = True
+        self.done_at = self.ends.clone()
+
+    def run(self) -> tuple[list[list[int]], list[list[float]]]:
+        """The sampled ids and log-probs of every request, cut at its stop token or its limit."""
+        rows = torch.arange(len(self.batch), device=self.device)
+        cache = Cache(layers=[_GrowingLayer() for _ in range(self.module.config.get_text_config().num_hidden_layers)])
+        position = int(self.lengths.min())
+        hidden = self._prefill(cache, position)
+        while True:
+            alive = self._advance(rows, hidden, position)
+            if not bool(alive.any()):
+                break
+            if float(alive.float().mean()) < COMPACT_BELOW:
+                rows = rows[alive]
+                cache.batch_select_indices(alive.nonzero()[:, 0])
+            hidden = self._forward(self.ids[rows, position, None], cache)
+            position += 1
+        return self._cut(self.ids), self._cut(self.logprobs)
+
+    def _prefill(self, cache: Cache, position: int) -> Tensor:
+        """Run the first `position` tokens, once for all rows that share them."""
+        starts = self.ids[:, :position]
+        unique, which = torch.unique_consecutive(starts, dim=0, return_inverse=True)
+        hidden = self._forward(unique, cache)
+        cache.batch_select_indices(which)
+        return hidden[which]
+
+    def _forward(self, ids: Tensor, cache: Cache) -> Tensor:
+        """[R, D] the last position's hidden states."""
+        out = self.body(input_ids=ids, past_key_values=cache, use_cache=True)
+        return out.last_hidden_state[:, -1]
+
+    def _advance(self, rows: Tensor, hidden: Tensor, position: int) -> Tensor:
+        """Write the token at `position` of each row, drawn or forced; [R] whether the row still goes on after it."""
+        tokens, logprobs = draw(self.head(hidden), self.noise[rows, position], self.sampling)
+        forced = position < self.lengths[rows]
+        tokens = torch.where(forced, self.ids[rows, position], tokens)
+        self.ids[rows, position] = tokens
+        self.logprobs[rows, position] = logprobs
+        over = ~forced & (self.stop[tokens] | (position + 1 >= self.ends[rows]))
+        ended = over & (self.done_at[rows] > position)
+        self.done_at[rows] = torch.where(ended, position + 1, self.done_at[rows])
+        return self.done_at[rows] > position + 1
+
+    def _cut(self, values: Tensor) -> list[list[Any]]:
+        return [
+            row[start:end].tolist()
+            for row, start, end in zip(values.cpu(), self.lengths.tolist(), self.done_at.tolist(), strict=True)
+        ]
+
+
+def draw(logits: Tensor, noise: Tensor, sampling: SamplingLike) -> tuple[Tensor, Tensor]:
+    """One token a row and its log-prob under the distribution it was drawn from: ([R] int64, [R] float64).
+
+    `logits` [R, V]; `noise` [R] uniform in [0, 1) picks the token by inverting the float64 cumulative distribution.
+    min-p is applied first, then top-p to what is left, as vLLM does. Temperature 0 takes the largest logit and gives
+    its log-prob at temperature 1.
+    """
+    logits = logits.double()
+    if sampling.temperature == 0:
+        logprobs = logits.log_softmax(-1)
+        best = logprobs.argmax(-1)
+        return best, logprobs.gather(-1, best[:, None])[:, 0]
+    logprobs = (logits / sampling.temperature).log_softmax(-1)
+    probabilities = truncate(logprobs.exp(), top_p=sampling.top_p, min_p=sampling.min_p)
+    cumulative = probabilities.cumsum(-1)
+    total = cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, noise[:, None] * total, right=True).clamp_(max=logits.shape[-1] - 1)
+    drawn = logprobs.gather(-1, tokens)
+    if sampling.top_p < 1 or sampling.min_p > 0:
+        drawn = drawn - total.log()
+    return tokens[:, 0], drawn[:, 0]
+
+
+def truncate(probabilities: Tensor, *, top_p: float, min_p: float) -> Tensor:
+    """[R, V] with the tokens outside the support set to 0, not renormalised.
+
+    min-p keeps what has at least `min_p` of the largest probability; top-p then keeps the fewest likely tokens that
+    hold `top_p` of the remaining mass, equal ones by lower id.
+    """
+    if min_p > 0:
+        floor = min_p * probabilities.amax(-1, keepdim=True)
+        probabilities = probabilities.where(probabilities >= floor, 0.0)
+    if top_p < 1:
+        ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        before = ranked.cumsum(-1) - ranked
+        kept = before < top_p * ranked.sum(-1, keepdim=True)
+        probabilities = torch.zeros_like(probabilities).scatter(-1, order, ranked.where(kept, 0.0))
+    return probabilities
+
+
+def _noise(batch: Sequence[_Request], longest: int) -> np.ndarray:
+    """[R, longest] uniforms: the t-th response token of a row uses the t-th number of the stream its seed names."""
+    noise = np.zeros((len(batch), longest))
+    for row, request in zip(noise, batch, strict=True):
+        start = len(request.prompt)
+        stream = np.random.Generator(np.random.Philox(key=request.seed))
+        row[start : start + request.limit] = stream.random(request.limit)
+    return noise
+
+
+class _GrowingLayer(DynamicLayer):
+    """Keys and values in buffers with room to grow: one copy a doubling instead of one a token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        end = self.length + key_states.shape[2]
+        if end > self.keys.shape[2]:
+            self.keys, self.values = self._grown(self.keys, end), self._grown(self.values, end)
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _grown(self, old: Tensor, end: int) -> Tensor:
+        new = old.new_empty(*old.shape[:2], max(end + CACHE_STEP, 2 * old.shape[2]), old.shape[3])
+        new[:, :, : self.length] = old[:, :, : self.length]
+        return new
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.keys, self.values = self.keys[indices], self.values[indices]
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+
+@contextmanager
+def _evaluating(module: Any) -> Iterator[None]:
+    """Without gradients (not inference mode: a table first built in it could never be trained through) and dropout."""
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train(training)
+
+
+def _refuse_recurrent(module: Any, model: Path) -> None:
+    kinds = set(getattr(module.config.get_text_config(), "layer_types", None) or ["full_attention"])
+    if other := kinds - {"full_attention", "sliding_attention"}:
+        raise ConciseError(
+            f"{model}: layers of type {sorted(other)[0]} are not for the transformers engine; set engine.type to vllm"
+        )
