@@ -10,7 +10,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,28 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
             file.write(json_line(row))
             count += 1
     return count
+
+
+def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows at the end of a log; what a killed run wrote too much is taken back by `keep_jsonl`."""
+    try:
+        with path.open("a", encoding="utf-8", newline="\n") as file:
+            file.writelines(map(json_line, rows))
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def keep_jsonl(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Keep the rows of a log up to the first one that is not wanted, or that a kill cut off."""
+    if not path.exists():
+        return
+    kept: list[dict[str, Any]] = []
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n") or not wanted(row := json_object(line, str(path))):
+                break
+            kept.append(row)
+    write_jsonl(path, kept)
 
 
 def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:

@@ -104,6 +104,11 @@ class Monitor:
         return {METRICS: self.metrics.tell()}
 
 
+def note(text: str) -> None:
+    """Something worth saying once, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def jsonable(value: Any) -> Any:
     """A number as JSON has it: numpy's become Python's, what is not finite becomes null."""
     value = value.item() if hasattr(value, "item") else value

@@ -88,18 +88,23 @@ def sample_groups(
     *,
     seed: int,
     step: int,
-    samples: int | None = None,
+    samples: int | Sequence[Sequence[int]] | None = None,
 ) -> list[SampledGroup]:
     """Per problem, in order: the problem, its prompt ids, and its rollouts, ungraded.
 
-    `samples` rollouts a problem, or `sampling.group_size`. The same (seed, step, problem) gives the same rollouts
-    whatever else is in the list. Prompts are taken as they are; leaving out overlong ones is the caller's.
+    `samples` rollouts a problem, or the numbers of the rollouts of each, or `sampling.group_size`. The same (seed,
+    step, problem, number) gives the same rollout whatever else is in the list. Prompts are taken as they are; leaving
+    out overlong ones is the caller's.
     """
     from concisecli.prompts import prompt_ids
 
-    size = samples if samples is not None else _group_size(sampling)
+    if not isinstance(samples, Sequence):
+        samples = [range(samples if samples is not None else _group_size(sampling))] * len(problems)
     prompts = [prompt_ids(tokenizer, problem.prompt, prompt) for problem in problems]
-    seeds = [[rollout_seed(seed, step, problem.id, i) for i in range(size)] for problem in problems]
+    seeds = [
+        [rollout_seed(seed, step, problem.id, i) for i in numbers]
+        for problem, numbers in zip(problems, samples, strict=True)
+    ]
     completions = engine.generate(prompts, sampling, seeds)
     return list(zip(problems, prompts, completions, strict=True))
 

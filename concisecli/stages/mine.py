@@ -1,0 +1,195 @@
+"""`mine`: the problems that are still hard for a policy, merged with others that are known to be."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from concisecli import artifacts, groups, policy, prompts
+from concisecli.config import MineConfig
+from concisecli.grading import GraderPool
+from concisecli.monitor import Monitor
+from concisecli.records import ConciseError, PassRate, Problem, StageResult, StageRun
+from concisecli.rollout import RolloutEngine, make_engine, sample_groups
+
+CHUNK = 256  # problems between two lines of progress
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Attempts at one problem so far."""
+
+    right: int = 0
+    wrong: int = 0
+
+    @property
+    def attempts(self) -> int:
+        return self.right + self.wrong
+
+
+def run(stage: StageRun) -> StageResult:
+    """Keep problems with min_pass_rate <= pass rate <= max_pass_rate and add those of the input `extra` that are new.
+
+    `resample` measures with fresh rollouts of the input `model`; `log` reads a training's `pass_rates`, which are of an
+    older policy and do not reach every problem: those never seen are listed. Writes problems.parquet (pass rates in
+    `extra`), pass_rates.jsonl and, for `log`, unvisited.jsonl.
+    """
+    config: MineConfig = stage.config
+    problems = artifacts.read_problems(stage.one("problems"))[: config.limit]
+    rates = _resampled(stage, problems) if config.source == "resample" else _logged(stage, problems)
+    hard = [_with_rate(p, rates[p.id]) for p in problems if p.id in rates and is_hard(rates[p.id], config)]
+    extra = [p for path in stage.inputs.get("extra", ()) for p in artifacts.read_problems(path)]
+    merged = list({p.id: p for p in (*extra, *hard)}.values())  # a problem in both is one, with its measured rate
+    if not merged:
+        raise ConciseError(
+            f"stage '{stage.name}': none of {len(rates)} problems has a pass rate of at most {config.max_pass_rate}; "
+            "mine a larger or harder pool, or raise max_pass_rate"
+        )
+    artifacts.write_problems(stage.folder / "problems.parquet", merged)
+    artifacts.write_jsonl(stage.folder / "pass_rates.jsonl", map(_row, rates.values()))
+    outputs = {"problems": "problems.parquet", "pass_rates": "pass_rates.jsonl"}
+    unvisited = [p for p in problems if p.id not in rates]
+    if config.source == "log":
+        artifacts.write_jsonl(stage.folder / "unvisited.jsonl", ({"problem_id": p.id} for p in unvisited))
+        outputs["unvisited"] = "unvisited.jsonl"
+    counts = {"measured": len(rates), "hard": len(hard), "extra": len(extra), "unvisited": len(unvisited)}
+    return StageResult(outputs, counts, {"problems": len(merged)})
+
+
+def is_hard(rate: PassRate, config: MineConfig) -> bool:
+    low = config.min_pass_rate
+    return rate.rate <= config.max_pass_rate and (low is None or rate.rate >= low)
+
+
+# --- fresh rollouts ---------------------------------------------------------------------------------------------------
+
+
+def _resampled(stage: StageRun, problems: Sequence[Problem]) -> dict[str, PassRate]:
+    config: MineConfig = stage.config
+    if "model" not in stage.inputs:
+        raise ConciseError(f"stage '{stage.name}': source: resample needs the input 'model'")
+    model = stage.one("model")
+    tokenizer = policy.load_tokenizer(model)
+    fitting = [
+        p
+        for p in problems
+        if len(prompts.prompt_ids(tokenizer, p.prompt, config.prompt)) <= config.sampling.max_prompt_tokens
+    ]
+    with ExitStack() as stack:
+        grader = stack.enter_context(GraderPool(config.grader))
+        monitor = stack.enter_context(
+            Monitor(stage.folder, stage=stage.name, total=math.ceil(len(fitting) / CHUNK), unit="chunk")
+        )
+        engine = make_engine(config.engine, model)
+        attempt = _attempter(engine, grader, tokenizer, config)
+        rates: dict[str, PassRate] = {}
+        for number, start in enumerate(range(0, len(fitting), CHUNK)):
+            tallies = decide(fitting[start : start + CHUNK], config, attempt)
+            rates |= {pid: PassRate(pid, 0, t.right, t.attempts) for pid, t in tallies.items()}
+            monitor.log(number, _progress(rates.values()))
+    return rates
+
+
+def decide(
+    problems: Sequence[Problem],
+    config: MineConfig,
+    attempt: Callable[[Sequence[Problem], Sequence[range]], Sequence[Sequence[bool]]],
+) -> dict[str, Tally]:
+    """Attempts until each problem is decided, at most `attempts`; never more of them than could decide it.
+
+    `attempt` solves each problem once for every number in its range, which seeds the rollout.
+    """
+    tallies = {p.id: Tally() for p in problems}
+    open_ = list(problems)
+    while open_:
+        ranges = [_next_attempts(tallies[p.id], config) for p in open_]
+        for problem, solved in zip(open_, attempt(open_, ranges), strict=True):
+            t, right = tallies[problem.id], sum(solved)
+            tallies[problem.id] = Tally(t.right + right, t.wrong + len(solved) - right)
+        open_ = [p for p in open_ if _next_attempts(tallies[p.id], config)]
+    return tallies
+
+
+def _next_attempts(tally: Tally, config: MineConfig) -> range:
+    """As many attempts as are needed at least before the problem can be decided; none when it is."""
+    most_right = math.floor(config.max_pass_rate * config.attempts + 1e-9)
+    least_right = 0 if config.min_pass_rate is None else math.ceil(config.min_pass_rate * config.attempts - 1e-9)
+    until_easy = most_right + 1 - tally.right
+    left_for_easy = config.attempts - tally.attempts - until_easy
+    until_not_easy = left_for_easy + 1  # that many more wrong ones and `easy` is out of reach
+    until_solved_enough = least_right - tally.right
+    until_hopeless = config.attempts - tally.attempts - until_solved_enough + 1
+    if until_easy <= 0 or until_hopeless <= 0:
+        return range(0)
+    if until_not_easy <= 0 and until_solved_enough <= 0:
+        return range(0)
+    to_keep = max(until_not_easy, until_solved_enough, 1)
+    number = min(until_easy, to_keep, until_hopeless if until_solved_enough > 0 else to_keep)
+    return range(tally.attempts, tally.attempts + number)
+
+
+def _attempter(
+    engine: RolloutEngine, grader: GraderPool, tokenizer: Any, config: MineConfig
+) -> Callable[[Sequence[Problem], Sequence[range]], list[list[bool]]]:
+    think_open = prompts.opens_think(tokenizer, config.prompt)
+
+    def attempt(problems: Sequence[Problem], ranges: Sequence[range]) -> list[list[bool]]:
+        sampled = sample_groups(
+            engine, tokenizer, problems, config.sampling, config.prompt, seed=config.seed, step=0, samples=ranges
+        )
+        graded = groups.grade(grader, sampled, think_open=think_open, policy_step=0)
+        return [[bool(c) for c in g.correct] for g in graded]
+
+    return attempt
+
+
+def _progress(rates: Iterable[PassRate]) -> dict[str, float]:
+    seen = list(rates)
+    right, attempts = sum(r.correct for r in seen), sum(r.attempts for r in seen)
+    return {"accuracy": right / attempts, "problems": float(len(seen)), "rollouts": float(attempts)}
+
+
+# --- a training's log -------------------------------------------------------------------------------------------------
+
+
+def _logged(stage: StageRun, problems: Sequence[Problem]) -> dict[str, PassRate]:
+    config: MineConfig = stage.config
+    if "pass_rates" not in stage.inputs:
+        raise ConciseError(f"stage '{stage.name}': source: log needs the input 'pass_rates'")
+    visits = [
+        PassRate(row["problem_id"], row["step"], row["correct"], row["attempts"])
+        for path in stage.inputs["pass_rates"]
+        for row in artifacts.iter_jsonl(path)
+    ]
+    rates = from_log(visits, config)
+    return {p.id: rates[p.id] for p in problems if p.id in rates}
+
+
+def from_log(visits: Iterable[PassRate], config: MineConfig) -> dict[str, PassRate]:
+    """Each problem's pass rate over all its visits, or in its last one; problems with fewer than `min_attempts`
+    rollouts there are as if never seen."""
+    right: Counter[str] = Counter()
+    attempts: Counter[str] = Counter()
+    last: dict[str, int] = {}
+    for visit in sorted(visits, key=lambda v: v.step):
+        pid = visit.problem_id
+        if config.window == "last":
+            right[pid] = attempts[pid] = 0
+        right[pid] += visit.correct
+        attempts[pid] += visit.attempts
+        last[pid] = visit.step
+    enough = [pid for pid in last if attempts[pid] >= config.min_attempts]
+    return {pid: PassRate(pid, last[pid], right[pid], attempts[pid]) for pid in enough}
+
+
+def _with_rate(problem: Problem, rate: PassRate) -> Problem:
+    extra = {**problem.extra, "pass_rate": rate.rate, "attempts": rate.attempts}
+    return Problem(problem.id, problem.prompt, problem.answer, problem.source, problem.level, extra)
+
+
+def _row(rate: PassRate) -> dict[str, Any]:
+    return {"problem_id": rate.problem_id, "step": rate.step, "correct": rate.correct, "attempts": rate.attempts}

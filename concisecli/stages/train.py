@@ -1,0 +1,297 @@
+"""`train`: THE loop. Sample, grade, score, update, sync."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from concisecli import artifacts, checkpoints, dist, groups, policy, prompts, validation
+from concisecli.backends import Backend, make_backend
+from concisecli.config import TrainConfig
+from concisecli.grading import GraderPool
+from concisecli.groups import GroupSummary, ScoredGroup
+from concisecli.monitor import Monitor, note
+from concisecli.ordering import EpochOrder
+from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun
+from concisecli.rollout import RolloutEngine, check_probe, make_engine, sample_groups
+from concisecli.trainer import NonFiniteError, Trainer
+
+PROBE_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}  # nats between engine and trainer right after a weight sync
+
+
+@dataclass
+class Training:
+    """What the loop holds open between steps."""
+
+    stage: StageRun
+    config: TrainConfig
+    tokenizer: Any
+    think_open: bool
+    backend: Backend
+    engine: RolloutEngine
+    grader: GraderPool
+    trainer: Trainer
+    problems: list[Problem]
+    order: EpochOrder
+    monitor: Monitor
+    validator: validation.Validator | None
+    start: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begun
+
+
+def run(stage: StageRun) -> StageResult:
+    """Train the policy on the problems; see `TrainConfig` for every setting.
+
+    Writes model/, metrics.jsonl, pass_rates.jsonl, rollouts/ and, with a `validation` input, best/. Resumes from the
+    newest checkpoint bit by bit. Raises NonFiniteError before a step that would spoil the weights, Preempted after the
+    state was saved on SIGTERM.
+    """
+    with ExitStack() as stack:
+        asked_to_stop = stack.enter_context(checkpoints.stop_signal())
+        training = _open(stage, stack)
+        for step in range(training.start, training.config.steps):
+            scored, everyone, chosen = collect(training, step)
+            metrics = groups.metrics(everyone, chosen) | _update(training, scored, chosen, step)
+            metrics |= _validate(training, step)
+            _log(training, everyone, chosen, metrics, step)
+            if _due(training, step, stop := asked_to_stop()):
+                _save(training, step + 1)
+            if stop:
+                raise Preempted(f"stopped on request after step {step + 1}; run the same command again to go on")
+        return _finish(training, metrics)
+
+
+def collect(training: Training, step: int) -> tuple[list[ScoredGroup], list[GroupSummary], set[int]]:
+    """This rank's groups, everyone's summaries and the places of the groups that train. Rounds of fresh problems follow
+    until the batch is full of groups that may train, at most `refill_rounds` of them."""
+    config = training.config
+    mine: list[ScoredGroup] = []
+    everyone: list[GroupSummary] = []
+    for _ in range(1 + config.refill_rounds):
+        missing = config.batch_problems - sum(g.kept for g in everyone)
+        new = _sample(training, training.order.take(missing), first_place=len(everyone), step=step)
+        mine += new
+        everyone += [g for rank in dist.gather([groups.summary(s) for s in new]) for g in rank]
+        if not config.refill_rounds or sum(g.kept for g in everyone) >= config.batch_problems:
+            break
+    return mine, everyone, _decide(config, groups.choose(everyone, config.batch_problems), step)
+
+
+def _sample(training: Training, rows: Sequence[int], *, first_place: int, step: int) -> list[ScoredGroup]:
+    """This rank's share of the problems in `rows`, sampled, graded and scored."""
+    config = training.config
+    places = range(dist.rank(), len(rows), dist.world())
+    problems = [training.problems[rows[i]] for i in places]
+    with training.timed("generate"):
+        sampled = sample_groups(
+            training.engine,
+            training.tokenizer,
+            problems,
+            config.sampling,
+            config.prompt,
+            seed=config.seed,
+            step=step,
+        )
+    with training.timed("grade"):
+        graded = groups.grade(training.grader, sampled, think_open=training.think_open, policy_step=step)
+    return [groups.score(first_place + i, group, config) for i, group in zip(places, graded, strict=True)]
+
+
+def _decide(config: TrainConfig, chosen: set[int], step: int) -> set[int]:
+    """What `refill_at_cap` says when the rounds ran out before the batch was full."""
+    if not config.refill_rounds or len(chosen) == config.batch_problems or config.refill_at_cap == "partial":
+        return chosen
+    if config.refill_at_cap == "skip":
+        return set()
+    raise ConciseError(
+        f"step {step}: {1 + config.refill_rounds} rounds gave {len(chosen)} of {config.batch_problems} groups that may "
+        "train; raise refill_rounds, set refill_at_cap: partial, or choose harder problems"
+    )
+
+
+def _update(training: Training, scored: list[ScoredGroup], chosen: set[int], step: int) -> dict[str, float]:
+    """One batch through the trainer, then the engine gets the new weights. An empty batch takes part: ranks move
+    together."""
+    rows = [row for s in scored if s.place in chosen for row in groups.rows(s)]
+    with training.timed("train"):
+        training.engine.sleep()
+        try:
+            metrics = training.trainer.update(rows, step)
+        except NonFiniteError as error:
+            dump = training.stage.folder / f"nonfinite-step-{step}.jsonl"
+            artifacts.write_jsonl(dump, ({"prompt_ids": r.prompt_ids, "response_ids": r.response_ids} for r in rows))
+            raise NonFiniteError(f"{error}; its rows are in {dump}; lower lr, or look at them") from error
+    with training.timed("sync"):
+        training.engine.wake()
+        training.engine.sync_weights(training.backend.named_weights())
+        _probe(training)
+    if "loss" in metrics:  # its value says nothing about progress: near 0 on the first pass whatever is learned
+        metrics["surrogate"] = metrics.pop("loss")
+    return metrics
+
+
+def _probe(training: Training) -> None:
+    """The engine must hold the weights that were just trained: some engines have kept stale ones without a word."""
+    if training.config.engine.type == "transformers":  # shares the trainer's module
+        return
+    ids = prompts.prompt_ids(training.tokenizer, training.problems[0].prompt, training.config.prompt)
+    expected = policy.sequence_logprobs(training.backend.module, ids)
+    check_probe(training.engine, ids, expected, tolerance=PROBE_TOLERANCE[training.config.backend.dtype])
+
+
+def _validate(training: Training, step: int) -> dict[str, float]:
+    """Where due: the validation metrics, with the weights kept in best/ if they are the best so far."""
+    validator = training.validator
+    if validator is None or not validator.due(step):
+        return {}
+    with training.timed("validate"):
+        metrics = validator.measure(
+            training.engine, training.grader, training.tokenizer, think_open=training.think_open
+        )
+        if validator.improves(metrics, step):
+            _write_model(training, "best")
+    return metrics
+
+
+def _log(
+    training: Training, everyone: list[GroupSummary], chosen: set[int], metrics: dict[str, float], step: int
+) -> None:
+    folder = training.stage.folder
+    if dist.rank() == 0:
+        rows = groups.rollout_rows(everyone, chosen, step)
+        artifacts.write_parquet(folder / "rollouts" / f"part-{step:05d}.parquet", rows)
+        rates = groups.pass_rates(everyone, step)
+        artifacts.append_jsonl(
+            folder / "pass_rates.jsonl",
+            ({"problem_id": r.problem_id, "step": r.step, "correct": r.correct, "attempts": r.attempts} for r in rates),
+        )
+        training.monitor.log(step, metrics, seconds=dict(training.seconds))
+    training.seconds.clear()
+
+
+# --- before and after -------------------------------------------------------------------------------------------------
+
+
+def _open(stage: StageRun, stack: ExitStack) -> Training:
+    config: TrainConfig = stage.config
+    dist.init(alone=config.backend.type == "deepspeed")
+    model = stage.one("model")
+    tokenizer = policy.load_tokenizer(model)
+    backend = make_backend(config.backend, policy.load_model(model), config)
+    problems = _fitting(artifacts.read_problems(stage.one("problems")), tokenizer, config)
+    checkpoint = checkpoints.latest(stage.folder / "checkpoints")
+    state = backend.load(checkpoint) if checkpoint else {"step": 0, "cursor": 0, "offsets": {}, "best": None}
+    _forget_after(stage.folder, state["step"])
+    engine = make_engine(config.engine, model, module=backend.module)
+    if checkpoint:
+        engine.sync_weights(backend.named_weights())
+    most_problems = config.batch_problems * (1 + config.refill_rounds)
+    return Training(
+        stage=stage,
+        config=config,
+        tokenizer=tokenizer,
+        think_open=prompts.opens_think(tokenizer, config.prompt),
+        backend=backend,
+        engine=engine,
+        grader=stack.enter_context(GraderPool(config.grader)),
+        trainer=_trainer(config, backend, tokenizer, model),
+        problems=problems,
+        order=EpochOrder(len(problems), config.seed, window=most_problems, cursor=state["cursor"]),
+        monitor=stack.enter_context(
+            Monitor(
+                stage.folder,
+                stage=stage.name,
+                total=config.steps,
+                resume_from=state["step"],
+                offsets=state["offsets"],
+                enabled=dist.rank() == 0,
+            )
+        ),
+        validator=validation.make(stage, config, best=state["best"]),
+        start=state["step"],
+    )
+
+
+def _trainer(config: TrainConfig, backend: Backend, tokenizer: Any, model: Path) -> Trainer:
+    return Trainer(
+        backend,
+        config,
+        tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
+        loss=config.loss,
+        temperature=config.sampling.temperature,
+        reference=policy.load_model(model, config.backend.dtype) if config.loss.kl_coef > 0 else None,
+        max_response_tokens=config.sampling.max_response_tokens,
+    )
+
+
+def _fitting(problems: list[Problem], tokenizer: Any, config: TrainConfig) -> list[Problem]:
+    """Problems whose prompt is within the limit: a longer one is left out whole, never cut."""
+    limit = config.sampling.max_prompt_tokens
+    kept = [p for p in problems if len(prompts.prompt_ids(tokenizer, p.prompt, config.prompt)) <= limit]
+    if len(kept) < len(problems):
+        note(f"{len(problems) - len(kept)} of {len(problems)} problems left out: prompt over {limit} tokens")
+    if not kept:
+        raise ConciseError(
+            f"no problem's prompt is within max_prompt_tokens = {limit}" if problems else "there are no problems"
+        )
+    return kept
+
+
+def _forget_after(folder: Path, step: int) -> None:
+    """Drop what was logged after the checkpoint that the run goes on from."""
+    artifacts.keep_jsonl(folder / "pass_rates.jsonl", lambda row: row["step"] < step)
+    for later in count(step):
+        part = folder / "rollouts" / f"part-{later:05d}.parquet"
+        if not part.exists():
+            return
+        part.unlink()
+
+
+def _due(training: Training, step: int, stop: bool) -> bool:
+    return stop or ((step + 1) % training.config.save_every == 0 and step + 1 < training.config.steps)
+
+
+def _save(training: Training, step: int) -> None:
+    with training.timed("save"):
+        checkpoints.save(
+            training.stage.folder / "checkpoints",
+            step,
+            training.backend,
+            {
+                "step": step,
+                "cursor": training.order.cursor,
+                "offsets": training.monitor.offsets(),
+                "best": training.validator.best if training.validator else None,
+            },
+        )
+
+
+def _write_model(training: Training, name: str) -> None:
+    weights = dict(training.backend.named_weights())  # a collective: every rank gathers, the first one writes
+    if dist.rank() == 0:
+        policy.save_model(training.backend.module, training.tokenizer, training.stage.folder / name, weights)
+
+
+def _finish(training: Training, last: dict[str, float]) -> StageResult:
+    _write_model(training, "model")
+    outputs = {
+        "model": "model",
+        "metrics": "metrics.jsonl",
+        "pass_rates": "pass_rates.jsonl",
+        "rollouts": "rollouts",
+    }
+    if training.validator:
+        outputs["best"] = "best"
+    shown = ("accuracy", "length", "truncated", "groups/all_right", "signal_share/tokens")
+    return StageResult(outputs, {name: last[name] for name in shown if name in last})
