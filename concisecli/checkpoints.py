@@ -1,7 +1,7 @@
 """Checkpoints in mid-stage: whole or not there, the older kept until the newer is durable.
 
-    checkpoints/step-000060/...          what `Backend.save` wrote
-    checkpoints/step-000060/COMPLETE     written last: the size of every file above
+checkpoints/step-000060/...          what `Backend.save` wrote
+checkpoints/step-000060/COMPLETE     written last: the size of every file above
 """
 
 from __future__ import annotations

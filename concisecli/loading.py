@@ -36,7 +36,9 @@ def find_pipeline(given: Path | None) -> Path:
     here = Path(PIPELINE_FILE)
     if here.is_file():
         return here
-    raise UsageError(f"there is no {PIPELINE_FILE} in this folder; give one with -p FILE, or write one: concise init tiny")
+    raise UsageError(
+        f"there is no {PIPELINE_FILE} in this folder; give one with -p FILE, or write one: concise init tiny"
+    )
 
 
 def packaged(kind: Literal["pipelines", "data_recipes"], name: str) -> Path:
@@ -190,7 +192,7 @@ class Resolver:
         recipe = node.value["recipe"]
         if recipe.value is None:
             return node
-        found = find_recipe(str(recipe.value), recipe.base)
+        found = find_recipe(str(recipe.value), recipe.base, self.path)
         if found is None:
             self.fault(recipe.origin, f"{name}.recipe: there is no recipe file {recipe.value}")
             return node
@@ -212,7 +214,9 @@ class Resolver:
         for role, given in node.value.items():
             self.origins[f"{name}.inputs.{role}"] = given.origin
             several = isinstance(given.value, list)
-            parts = [self.reference(f"{name}.inputs.{role}", g, names, seed) for g in (given.value if several else [given])]
+            parts = [
+                self.reference(f"{name}.inputs.{role}", g, names, seed) for g in (given.value if several else [given])
+            ]
             made[role] = tuple(p for p in parts if p is not None) if several else parts[0] or ""
         return made
 
@@ -277,7 +281,9 @@ class Resolver:
         if kind.startswith("union_tag"):
             wanted = detail.get("ctx", {}).get("expected_tags") or "one of its kinds"
             key = str(detail.get("ctx", {}).get("discriminator", "type")).strip("'")
-            return f"{where}.{key} should be {wanted}" if wanted != "one of its kinds" else f"{where} needs the key {key}"
+            return (
+                f"{where}.{key} should be {wanted}" if wanted != "one of its kinds" else f"{where} needs the key {key}"
+            )
         message = message.removeprefix("Value error, ").replace("Input should be", "should be", 1)
         given = detail.get("input")
         shown = f", not {given!r}" if isinstance(given, str | int | float) and message.startswith("should be") else ""
@@ -311,13 +317,13 @@ def suggestion_text(name: str | None, prefix: str) -> str:
     return f"; did you mean '{prefix}{name}'?" if name else ""
 
 
-def find_recipe(name: str, base: Path) -> Path | None:
-    """A recipe is looked for beside the file that names it, then among those that ship with concise."""
+def find_recipe(name: str, base: Path, pipeline: Path) -> Path | None:
+    """A recipe lies beside the file that names it, in data_recipes/ there or as its name says, or ships with concise."""
     given = Path(os.path.expanduser(name))
-    shipped = packaged_folder("data_recipes")
-    for path in (base / given, shipped / given.name, shipped / f"{given.name}.yaml"):
-        if path.is_file():
-            return path
+    for path in (base / "data_recipes" / given, base / given, packaged_folder("data_recipes") / given.name):
+        for spelled in (path, path.with_name(f"{path.name}.yaml")):
+            if spelled.is_file() and os.path.abspath(spelled) != os.path.abspath(pipeline):
+                return spelled
     return None
 
 
@@ -350,7 +356,7 @@ def models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def with_default_types(node: Marked, cls: type[BaseModel]) -> Marked:
-    """A part that comes in several types and says none is of the type of its default: `engine: {batch_rollouts: 64}`."""
+    """A part of several types that says none has the type of its default: `engine: {batch_rollouts: 64}`."""
     changed = dict(node.value)
     for name, field in cls.model_fields.items():
         part = changed.get(name)

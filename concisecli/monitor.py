@@ -25,6 +25,7 @@ TIMINGS = "timings.jsonl"
 SHOWN = ("accuracy", "length", "loss", "surrogate", "entropy", "grad_norm", "signal_share")
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 PLAIN_STEPS = 10
+LIVE_SECONDS = 0.1
 
 
 class Monitor:
@@ -135,9 +136,7 @@ class Line:
         self.what, self.total, self.unit = what, total, unit
         self.first = self.done = done
         self.began = self.said = time.monotonic()
-        self.said_at = -1
         self.live: Any = None
-        self.text = ""
 
     def start(self) -> None:
         self.began = self.said = time.monotonic()
@@ -152,21 +151,23 @@ class Line:
     def show(self, done: int, metrics: Mapping[str, Any]) -> None:
         self.done = done
         now = time.monotonic()
+        waited = now - self.said
         if self.live is not None:
-            if now - self.said >= 0.1 or done == self.total:
-                self.said = now
-                self.live.update(self.describe(metrics), refresh=True)
-            self.text = ""
-            return
-        due = now - self.said >= PLAIN_SECONDS or (done % PLAIN_STEPS == 0 and now - self.said >= 1)
-        if metrics and (due or done == self.first + 1 or done == self.total):
-            self.say(metrics, now)
-        elif not metrics and (now - self.said >= PLAIN_SECONDS or (done == self.total and now - self.began >= 1)):
-            self.say(metrics, now)
+            due = waited >= LIVE_SECONDS or done == self.total
+        elif metrics:
+            due = waited >= PLAIN_SECONDS or (done % PLAIN_STEPS == 0 and waited >= 1)
+            due = due or done in (self.first + 1, self.total)
+        else:
+            due = waited >= PLAIN_SECONDS or (done == self.total and now - self.began >= 1)
+        if due:
+            self.said = now
+            self.say(self.describe(metrics))
 
-    def say(self, metrics: Mapping[str, Any], now: float) -> None:
-        self.said = now
-        print(self.describe(metrics), file=sys.stderr, flush=True)
+    def say(self, text: str) -> None:
+        if self.live is not None:
+            self.live.update(text, refresh=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         if self.live is not None:

@@ -1,6 +1,6 @@
 """The artifact store: one folder a stage and key, a manifest written last, and one writer at a time.
 
-    runs/<run>/<stage>-<key[:12]>/manifest.json      a folder without a manifest is unfinished, by definition
+runs/<run>/<stage>-<key[:12]>/manifest.json      a folder without a manifest is unfinished, by definition
 """
 
 from __future__ import annotations
@@ -198,14 +198,16 @@ def read_manifest(path: Path) -> RunManifest:
     found = raw.get("schema_version") if isinstance(raw, dict) else None
     if found != SCHEMA:
         raise ConciseError(
-            f"{path} is of manifest schema {found}, this concise reads {SCHEMA}; move {path.parent} away to make it anew"
+            f"{path} has manifest schema {found}, this concise reads {SCHEMA}; move {path.parent} away to make it anew"
         )
     try:
         return RunManifest.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ConciseError(f"{path}: {where}: {first['msg']}; it was edited by hand: move {path.parent} away") from error
+        raise ConciseError(
+            f"{path}: {where}: {first['msg']}; it was edited by hand: move {path.parent} away"
+        ) from error
 
 
 def note_time(folder: Path, event: str) -> None:
@@ -271,7 +273,9 @@ def code_state() -> dict[str, Any]:
 
 def git(folder: Path, *words: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,47 @@
+"""Why a stage runs again: what differs between the manifest of the last time and what would be made now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from concisecli.store import RunManifest
+
+NAMED = 3  # differences spelled out before "and N more"
+
+
+def difference(older: RunManifest, now: Mapping[str, Any]) -> str:
+    """What differs from the last time: "reward.alpha 0.05 -> 0.1", "input model is another"."""
+    parts = []
+    if older.kind != now["kind"]:
+        parts.append(f"uses {older.kind} -> {now['kind']}")
+    if older.version != now["version"]:
+        parts.append(f"stage version {older.version} -> {now['version']}")
+    before, after = flat(older.config), flat(now["config"])
+    parts += [
+        f"{name} {brief(before, name)} -> {brief(after, name)}"
+        for name in sorted({*before, *after})
+        if before.get(name, ABSENT) != after.get(name, ABSENT)
+    ]
+    parts += changed_hashes("input", older.inputs, now["inputs"])
+    parts += changed_hashes("file", older.files, now["files"])
+    more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
+    return ", ".join(parts[:NAMED]) + more if parts else "something else differs"
+
+
+ABSENT = object()
+
+
+def brief(values: Mapping[str, Any], name: str) -> str:
+    return str(values[name]) if name in values else "unset"
+
+
+def changed_hashes(what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [f"{what} {name} is another" for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+
+
+def flat(value: Any, path: Sequence[str] = ()) -> dict[str, Any]:
+    """Leaves by dotted path."""
+    if isinstance(value, Mapping):
+        return {k: v for key, child in value.items() for k, v in flat(child, (*path, str(key))).items()}
+    return {".".join(path): value}

@@ -1,0 +1,352 @@
+"""The graph of stages: order it, decide for each whether to skip, resume or run it, say why, and do it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from concisecli import checkpoints
+from concisecli.artifacts import unwritable
+from concisecli.checks import check_pipeline, order, upstream
+from concisecli.config import DataConfig, NewModel, Pipeline, StageSpec
+from concisecli.explain import difference
+from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
+from concisecli.references import bring, look_up
+from concisecli.selection import EVERYTHING, Selection, select
+from concisecli.stages import STAGES
+from concisecli.store import (
+    Output,
+    RunManifest,
+    Store,
+    code_state,
+    environment,
+    key_of,
+    split_config,
+)
+
+Action = Literal["skip", "resume", "run", "waits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was decided for a stage, and what came of it. `waits`: its inputs are not made yet (dry run only)."""
+
+    stage: str
+    kind: str
+    action: Action
+    reason: str
+    folder: Path | None = None
+    outputs: Mapping[str, Path] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def line(self) -> str:
+        return f"{self.action}: {self.reason}" if self.reason else self.action
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a stage: its hash, its path once it is there, and the manifest it came with."""
+
+    label: str
+    digest: str | None
+    path: Path | None
+    manifest: RunManifest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    spec: StageSpec
+    action: Action
+    reason: str
+    key: str | None = None
+    manifest: RunManifest | None = None
+
+
+def execute(
+    pipeline: Pipeline,
+    runs: Path,
+    selection: Selection = EVERYTHING,
+    dry_run: bool = False,
+    *,
+    origins: Mapping[str, str] | None = None,
+    flags: str = "",
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Run the selected stages in the order of the graph and return one outcome each; `tell` hears of each at once.
+
+    A finished stage with the same key is skipped, an unfinished one goes on from its last checkpoint. With `dry_run`
+    nothing is written. `flags` (such as " --set seed=1") is repeated in the commands that messages propose.
+    Raises UsageError when the pipeline cannot run, ConciseError when a stage cannot, Preempted after SIGTERM.
+    """
+    refuse_faults(pipeline, origins or {})
+    chosen = select(pipeline, selection)
+    runner = Runner(pipeline, Store(runs / pipeline.run), dry_run, flags)
+    outcomes = []
+    with sigterm_as_preempted():
+        for name in order(pipeline):
+            if name in chosen:
+                outcome = runner.visit(pipeline.stages[name], force=name in selection.force)
+                outcomes.append(outcome)
+                tell(outcome)
+            else:
+                runner.look(pipeline.stages[name])
+    if not dry_run:
+        runner.store.hashes.save()
+    return outcomes
+
+
+def refuse_faults(pipeline: Pipeline, origins: Mapping[str, str]) -> None:
+    faults = check_pipeline(pipeline, origins)
+    for fault in faults:
+        if fault.level == "warning":
+            print(f"warning: {fault}", file=sys.stderr)
+    errors = [str(fault) for fault in faults if fault.level == "error"]
+    if errors:
+        raise UsageError("\n".join(errors))
+
+
+# --- one stage --------------------------------------------------------------------------------------------------------
+
+
+class Runner:
+    """Goes through the stages in order and remembers the manifests of those that are finished."""
+
+    def __init__(self, pipeline: Pipeline, store: Store, dry_run: bool, flags: str) -> None:
+        self.pipeline, self.store, self.dry_run, self.flags = pipeline, store, dry_run, flags
+        self.finished: dict[str, RunManifest] = {}
+        self.verified: set[str] = set()
+
+    def look(self, spec: StageSpec) -> None:
+        """A stage that is not selected: note whether it is finished."""
+        inputs = self.inputs(spec, fetch=False)
+        if all(i.digest for group in inputs.values() for i in group):
+            manifest = self.store.find(spec.name, self.key(spec, inputs))
+            if manifest is not None:
+                self.finished[spec.name] = manifest
+
+    def visit(self, spec: StageSpec, *, force: bool) -> Outcome:
+        """A selected stage: decide, and unless this is a dry run, do it."""
+        missing = [s for s in self.pipeline.stages if s in upstream(self.pipeline, spec) and s not in self.finished]
+        if missing:
+            if self.dry_run:
+                return Outcome(spec.name, spec.uses, "waits", f"runs after {', '.join(missing)}")
+            raise self.not_made_yet(spec, missing[0])
+        inputs = self.inputs(spec, fetch=not self.dry_run)
+        unknown = [i.label for group in inputs.values() for i in group if i.digest is None]
+        if unknown:
+            return Outcome(spec.name, spec.uses, "run", f"{unknown[0]} is not fetched yet")
+        decision = self.decide(spec, inputs, force)
+        if decision.action == "skip" or self.dry_run:
+            return self.outcome(decision)
+        return self.run(decision, inputs)
+
+    def not_made_yet(self, spec: StageSpec, maker: str) -> ConciseError:
+        roles = [
+            role
+            for role, given in spec.inputs.items()
+            for one in (given if isinstance(given, tuple) else (given,))
+            if isinstance(one, str) and one.partition(".")[0] == maker
+        ]
+        return ConciseError(
+            f"stage '{spec.name}' needs {roles[0]}, made by stage '{maker}'; "
+            f"run: concise run {self.pipeline.path} --until {maker}{self.flags}"
+        )
+
+    # --- what goes in -------------------------------------------------------------------------------------------------
+
+    def inputs(self, spec: StageSpec, *, fetch: bool) -> dict[str, tuple[Input, ...]]:
+        return {
+            role: tuple(self.input(one, fetch) for one in (given if isinstance(given, tuple) else (given,)))
+            for role, given in spec.inputs.items()
+        }
+
+    def input(self, reference: str | NewModel, fetch: bool) -> Input:
+        if isinstance(reference, str):
+            stage, _, output = reference.partition(".")
+            if stage in self.pipeline.stages:
+                return self.made_input(reference, stage, output)
+        found = bring(reference, self.store) if fetch else look_up(reference, self.store)
+        return Input(found.label, found.digest, found.path)
+
+    def made_input(self, reference: str, stage: str, output: str) -> Input:
+        manifest = self.finished.get(stage)
+        if manifest is None:
+            return Input(reference, None, None)
+        made = manifest.outputs.get(output)
+        if made is None:
+            raise ConciseError(
+                f"'{reference}': stage '{stage}' made no {output}; it made {', '.join(manifest.outputs)}"
+            )
+        self.refuse_changed(manifest)
+        return Input(reference, made.sha256, self.store.folder(stage, manifest.key) / made.path, manifest)
+
+    def refuse_changed(self, manifest: RunManifest) -> None:
+        """A finished stage whose files are no longer what they were would poison all that is made from it."""
+        if manifest.stage in self.verified:
+            return
+        changed = self.store.changed_outputs(manifest)
+        if changed:
+            folder = self.store.folder(manifest.stage, manifest.key)
+            paths = ", ".join(str(folder / manifest.outputs[name].path) for name in changed)
+            raise ConciseError(
+                f"{paths} was changed since stage '{manifest.stage}' made it; put it back, or make it anew: "
+                f"concise run {self.pipeline.path} --only {manifest.stage} --force {manifest.stage}{self.flags}"
+            )
+        self.verified.add(manifest.stage)
+
+    def files(self, spec: StageSpec) -> dict[str, str]:
+        """Hashes of the local files that a config names."""
+        return {name: self.file_hash(spec, path) for name, path in sorted(named_files(spec.config).items())}
+
+    def file_hash(self, spec: StageSpec, path: Path) -> str:
+        if not path.exists():
+            raise ConciseError(f"stage '{spec.name}': there is no file {path}")
+        return self.store.hashes.of(path)
+
+    def key(self, spec: StageSpec, inputs: Mapping[str, tuple[Input, ...]]) -> str:
+        hashes = {role: [i.digest or "" for i in group] for role, group in inputs.items()}
+        return key_of(spec.uses, STAGES[spec.uses].version, split_config(spec.config)[0], hashes, self.files(spec))
+
+    # --- deciding -----------------------------------------------------------------------------------------------------
+
+    def decide(self, spec: StageSpec, inputs: Mapping[str, tuple[Input, ...]], force: bool) -> Decision:
+        key = self.key(spec, inputs)
+        if force:
+            return Decision(spec, "run", "forced", key)
+        manifest = self.store.find(spec.name, key)
+        if manifest is not None:
+            self.refuse_changed(manifest)
+            self.finished[spec.name] = manifest
+            return Decision(spec, "skip", "", key, manifest)
+        folder = self.store.folder(spec.name, key)
+        if folder.is_dir():
+            found = checkpoints.latest(folder / "checkpoints")
+            at = f"at step {checkpoints.step_of(found)}" if found else "it was begun and not finished"
+            return Decision(spec, "resume", at, key)
+        older = self.store.newest(spec.name)
+        reason = "first time" if older is None else difference(older, self.described(spec, inputs))
+        return Decision(spec, "run", reason, key)
+
+    def described(self, spec: StageSpec, inputs: Mapping[str, tuple[Input, ...]]) -> dict[str, Any]:
+        """What of a manifest is known before the stage has run."""
+        keyed, runtime = split_config(spec.config)
+        return {
+            "stage": spec.name,
+            "kind": spec.uses,
+            "version": STAGES[spec.uses].version,
+            "key": self.key(spec, inputs),
+            "config": keyed,
+            "runtime": runtime,
+            "inputs": {role: [i.digest for i in group] for role, group in inputs.items()},
+            "sources": {role: [i.label for i in group] for role, group in inputs.items()},
+            "files": self.files(spec),
+            "seed": spec.config.seed,
+        }
+
+    def outcome(self, decision: Decision, seconds: float = 0.0) -> Outcome:
+        spec, manifest = decision.spec, decision.manifest
+        folder = self.store.folder(spec.name, decision.key) if decision.key else None
+        outputs = {n: folder / o.path for n, o in manifest.outputs.items()} if manifest and folder else {}
+        metrics = manifest.metrics if manifest else {}
+        return Outcome(spec.name, spec.uses, decision.action, decision.reason, folder, outputs, metrics, seconds)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, decision: Decision, inputs: Mapping[str, tuple[Input, ...]]) -> Outcome:
+        spec, key = decision.spec, decision.key or ""
+        began = time.monotonic()
+        with self.store.lock(self.store.folder(spec.name, key).name):
+            meanwhile = None if decision.reason == "forced" else self.store.find(spec.name, key)
+            if meanwhile is not None:  # another process finished it between our look and our lock
+                self.finished[spec.name] = meanwhile
+                return self.outcome(Decision(spec, "skip", "finished meanwhile", key, meanwhile))
+            print(f"{spec.name}: {decision.action}: {decision.reason}", file=sys.stderr, flush=True)
+            folder = self.store.begin(spec.name, key, anew=decision.reason == "forced")
+            result = self.call(spec, folder, inputs)
+            manifest = self.manifest(spec, folder, inputs, result)
+            self.store.commit(folder, manifest)
+        self.finished[spec.name] = manifest
+        self.verified.add(spec.name)
+        done = Decision(spec, decision.action, decision.reason, key, manifest)
+        return self.outcome(done, time.monotonic() - began)
+
+    def call(self, spec: StageSpec, folder: Path, inputs: Mapping[str, tuple[Input, ...]]) -> StageResult:
+        set_threads(self.pipeline.threads)
+        module, _, function = STAGES[spec.uses].entry.partition(":")
+        entry = getattr(importlib.import_module(module), function)
+        paths = {role: tuple(i.path for i in group if i.path) for role, group in inputs.items()}
+        sources = {
+            role: tuple(i.manifest.model_dump(mode="json") if i.manifest else None for i in group)
+            for role, group in inputs.items()
+        }
+        try:
+            result: StageResult = entry(StageRun(spec.name, folder, spec.config, paths, sources))
+        except ConciseError as error:
+            error.args = (f"stage '{spec.name}': {error}",)
+            raise
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        return result
+
+    def manifest(
+        self, spec: StageSpec, folder: Path, inputs: Mapping[str, tuple[Input, ...]], result: StageResult
+    ) -> RunManifest:
+        outputs = {
+            name: Output(path=path, sha256=self.store.hashes.of(folder / path), rows=result.rows.get(name))
+            for name, path in sorted(result.outputs.items())
+        }
+        return RunManifest(
+            **self.described(spec, inputs),
+            outputs=outputs,
+            metrics=dict(result.metrics),
+            code=code_state(),
+            env=environment(threads_in_use(self.pipeline.threads)),
+        )
+
+
+def named_files(config: BaseModel) -> dict[str, Path]:
+    """Local files whose content belongs to the key of a stage with this config."""
+    return config.files() if isinstance(config, DataConfig) else {}
+
+
+def set_threads(threads: int) -> None:
+    """Tell torch, loaded or yet to be loaded, how many threads to use; 0 leaves it to OMP_NUM_THREADS or the cores."""
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(threads)
+
+
+def threads_in_use(threads: int) -> int:
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return threads or (int(said) if said.isdigit() else 0) or os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def sigterm_as_preempted() -> Iterator[None]:
+    """SIGTERM ends with exit code 75 (run again); a training loop that can save first takes it over meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise Preempted("stopped by SIGTERM; run the same command again to go on")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
