@@ -143,6 +143,12 @@ def k3_kl(logprobs: Tensor, ref_logprobs: Tensor, keep: Tensor | None = None) ->
     return d.clamp(max=MAX_LOG).exp() - d - 1
 
 
+def truncated_importance(log_ratio: Tensor, *, cap: float = 2.0) -> Tensor:
+    """min(exp(log_ratio), cap) without a gradient, log_ratio = log trainer's old policy - log sampler's: a factor on
+    the policy term that corrects for a sampler whose numerics differ (truncated importance sampling, TIS)."""
+    return log_ratio.detach().exp().clamp(max=cap)
+
+
 def masked_sum(values: Tensor, keep: Tensor) -> Tensor:
     return torch.where(keep, values, 0.0).sum()
 
