@@ -182,7 +182,7 @@ class Resolver:
             node = self.with_recipe(name, node)
         inherited = Marked({k: v for k, v in shared.items() if k in fields}, node.origin, node.base)
         node = located(with_default_types(merge(inherited, node), KINDS[kind]), KINDS[kind])
-        made = self.validated(KINDS[kind], node.plain(), node, (name,))
+        made: Config | None = self.validated(KINDS[kind], node.plain(), node, (name,))
         if made is not None:
             self.record_origins(made, node, (name,))
         return made
@@ -318,7 +318,7 @@ def suggestion_text(name: str | None, prefix: str) -> str:
 
 
 def find_recipe(name: str, base: Path, pipeline: Path) -> Path | None:
-    """A recipe lies beside the file that names it, in data_recipes/ there or as its name says, or ships with concise."""
+    """A recipe lies beside the file that names it, in data_recipes/ there or as named, or ships with concise."""
     given = Path(os.path.expanduser(name))
     for path in (base / "data_recipes" / given, base / given, packaged_folder("data_recipes") / given.name):
         for spelled in (path, path.with_name(f"{path.name}.yaml")):

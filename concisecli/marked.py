@@ -179,7 +179,7 @@ class _Reader:
     def scalar(self, node: yaml.Node) -> Any:
         if not isinstance(node, yaml.ScalarNode):
             raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=node.start_mark)
-        return self.loader.construct_object(node)  # type: ignore[no-untyped-call]
+        return self.loader.construct_object(node)
 
     def refuse_repeated_keys(self, node: yaml.MappingNode) -> None:
         seen: dict[str, int] = {}

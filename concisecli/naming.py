@@ -43,7 +43,7 @@ def suggestion(key: str, parent: tuple[str, ...], cls: type[BaseModel]) -> str |
     paths = list(tree(cls))
     same = [p for p in paths if p[-1] == key]
     if same:
-        return ".".join(min(same, key=len))
+        return ".".join(min(same, key=lambda path: len(path)))
     beside = nearest(key, [p[-1] for p in paths if p[:-1] == parent], 0.6)
     if beside:
         return beside

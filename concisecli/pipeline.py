@@ -53,7 +53,11 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        return f"{self.action}: {self.reason}" if self.reason else self.action
+        """`skip`, `resume at step 60`, `run: reward.alpha 0.05 -> 0.1`, `runs after rl1`"""
+        if self.action == "waits":
+            return self.reason
+        colon = ":" if self.action == "run" else ""
+        return f"{self.action}{colon} {self.reason}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class Runner:
         inputs = self.inputs(spec, fetch=not self.dry_run)
         unknown = [i.label for group in inputs.values() for i in group if i.digest is None]
         if unknown:
-            return Outcome(spec.name, spec.uses, "run", f"{unknown[0]} is not fetched yet")
+            return Outcome(spec.name, spec.uses, "run", f"{unknown[0]} has not been fetched yet")
         decision = self.decide(spec, inputs, force)
         if decision.action == "skip" or self.dry_run:
             return self.outcome(decision)
@@ -234,7 +238,7 @@ class Runner:
         folder = self.store.folder(spec.name, key)
         if folder.is_dir():
             found = checkpoints.latest(folder / "checkpoints")
-            at = f"at step {checkpoints.step_of(found)}" if found else "it was begun and not finished"
+            at = f"at step {checkpoints.step_of(found)}" if found else "what was begun"
             return Decision(spec, "resume", at, key)
         older = self.store.newest(spec.name)
         reason = "first time" if older is None else difference(older, self.described(spec, inputs))
@@ -272,8 +276,8 @@ class Runner:
             meanwhile = None if decision.reason == "forced" else self.store.find(spec.name, key)
             if meanwhile is not None:  # another process finished it between our look and our lock
                 self.finished[spec.name] = meanwhile
-                return self.outcome(Decision(spec, "skip", "finished meanwhile", key, meanwhile))
-            print(f"{spec.name}: {decision.action}: {decision.reason}", file=sys.stderr, flush=True)
+                return self.outcome(Decision(spec, "skip", "(finished meanwhile)", key, meanwhile))
+            print(f"{spec.name}: {self.outcome(decision).line}", file=sys.stderr, flush=True)
             folder = self.store.begin(spec.name, key, anew=decision.reason == "forced")
             result = self.call(spec, folder, inputs)
             manifest = self.manifest(spec, folder, inputs, result)

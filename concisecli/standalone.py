@@ -1,0 +1,164 @@
+"""What commands do beside running a pipeline's stages: make a pipeline for one recipe or one model, write a method's
+files, read rows to show."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from concisecli.artifacts import iter_jsonl, read_parquet, unwritable
+from concisecli.config import Pipeline, TrainConfig
+from concisecli.loading import (
+    PIPELINE_FILE,
+    TOP,
+    find_pipeline,
+    find_recipe,
+    load_pipeline_with_origins,
+    packaged,
+    packaged_folder,
+)
+from concisecli.marked import Marked, read_yaml
+from concisecli.records import ConciseError, UsageError
+from concisecli.selection import Selection, select
+from concisecli.store import MANIFEST, read_manifest
+
+# --- --set on a stage command -----------------------------------------------------------------------------------------
+
+
+def named_sets(sets: Sequence[str], load: Callable[[Sequence[str]], Pipeline], selection: Selection) -> list[str]:
+    """Overrides with the stage's name put before those that lack it: on a stage command `reward.alpha=0.1` is meant
+    for every chosen stage. "seed", "threads" and "run" stay the pipeline's."""
+    pipeline = load(())
+    of_pipeline = {*pipeline.stages, "seed", "threads", "run"}
+    relative = [text for text in sets if text.partition("=")[0].split(".")[0] not in of_pipeline]
+    if not relative:
+        return list(sets)
+    chosen = [name for name in pipeline.stages if name in select(pipeline, selection)]
+    kept = [text for text in sets if text not in relative]
+    return [*kept, *(f"{name}.{text}" for text in relative for name in chosen)]
+
+
+# --- pipelines of one command -----------------------------------------------------------------------------------------
+
+
+def recipe_pipeline(recipe: str) -> dict[str, Any]:
+    """A pipeline with one data stage, named after the recipe."""
+    return {"run": "data", "stages": {stage_name(recipe): data_stage(recipe)}}
+
+
+def data_stage(recipe: str) -> dict[str, Any]:
+    if find_recipe(recipe, Path.cwd(), Path()) is None:
+        known = sorted(p.stem for p in packaged_folder("data_recipes").glob("*.yaml"))
+        raise UsageError(f"there is no recipe {recipe}; give a YAML file or one of: {', '.join(known)}")
+    return {"uses": "data", "config": {"recipe": recipe}}
+
+
+def eval_pipeline(model: str | None, data: Sequence[str]) -> dict[str, Any]:
+    """A pipeline that evaluates one model on each of some problem sets: parquet of `data build` as it is, other files
+    and recipes through a data stage."""
+    if model is None or not data:
+        raise UsageError("an evaluation without a pipeline needs both --model and --data")
+    if not model.startswith("hf:") and not Path(model).exists():
+        hub = re.fullmatch(r"[\w.-]+/[\w.-]+(@\w+)?", model)
+        hint = f"; a model of the Hugging Face hub is written hf:{model}" if hub else ""
+        raise UsageError(f"there is no model folder {model}{hint}")
+    stages: dict[str, Any] = {}
+    for source in data:
+        name = stage_name(source)
+        problems = str(Path(source).resolve())
+        if not source.endswith(".parquet") or not Path(source).is_file():
+            stages[name] = file_stage(source) if Path(source).exists() and not is_yaml(source) else data_stage(source)
+            problems = f"{name}.problems"
+        where = model if model.startswith("hf:") else str(Path(model).resolve())
+        stages[f"eval_{name}"] = {"uses": "eval", "inputs": {"model": where, "problems": problems}}
+    return {"run": "eval", "stages": stages}
+
+
+def file_stage(path: str) -> dict[str, Any]:
+    """The rows of an evaluation set as they are: neither merged nor compared with the suites."""
+    source = {"type": "file", "path": str(Path(path).resolve())}
+    return {"uses": "data", "config": {"sources": {"rows": source}, "dedup": None, "decontaminate": None}}
+
+
+def is_yaml(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+def stage_name(source: str) -> str:
+    """A name for a folder out of a file's name."""
+    name = re.sub(r"[^\w-]+", "_", Path(source).stem.partition(".")[0]).strip("_") or "data"
+    return f"{name}_" if name in TOP else name
+
+
+def train_config(method: str | None, pipeline: Path | None, only: str | None, sets: Sequence[str]) -> TrainConfig:
+    """The settings of one train stage of a shipped or given pipeline."""
+    if method and pipeline:
+        raise UsageError("give either --method or -p, not both")
+    path = packaged("pipelines", method) if method else find_pipeline(pipeline)
+    selection = Selection(kinds=("train",), only=(only,) if only else ())
+    named = named_sets(sets, lambda some: load_pipeline_with_origins(path, some)[0], selection)
+    loaded = load_pipeline_with_origins(path, named)[0]
+    chosen = select(loaded, selection)
+    if len(chosen) > 1:
+        names = ", ".join(name for name in loaded.stages if name in chosen)
+        raise UsageError(f"{path} has several train stages; choose one with --only: {names}")
+    config = loaded.stages[chosen.pop()].config
+    assert isinstance(config, TrainConfig)
+    return config
+
+
+# --- init -------------------------------------------------------------------------------------------------------------
+
+
+def write_method(method: str, folder: Path, *, force: bool) -> list[Path]:
+    """Copy a shipped pipeline to `folder`/concise.yaml and the recipes it names beside it; the paths."""
+    source = packaged("pipelines", method)
+    copies = {folder / PIPELINE_FILE: source}
+    for recipe in recipes_named(read_yaml(source)):
+        found = find_recipe(recipe, source.parent, source)
+        if found is None:
+            raise ConciseError(f"{source} names the recipe {recipe}, which does not ship with concise")
+        copies[folder / "data_recipes" / found.name] = found
+    there = [str(path) for path in copies if path.exists()]
+    if there and not force:
+        raise UsageError(f"{', '.join(there)} exists already; use another --dir, or --force to overwrite")
+    for path, original in copies.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(original, path)
+        except OSError as error:
+            raise unwritable(path, error) from error
+    return list(copies)
+
+
+def recipes_named(pipeline: Marked) -> list[str]:
+    """The recipes that the stages of a pipeline file include, each once, in their order."""
+    stages = pipeline.plain().get("stages") or {}
+    found = [(stage.get("config") or {}).get("recipe") for stage in stages.values()]
+    return list(dict.fromkeys(str(name) for name in found if name))
+
+
+# --- rows to show -----------------------------------------------------------------------------------------------------
+
+
+def rows_of(artifact: Path) -> list[dict[str, Any]]:
+    """The rows of a parquet or JSONL file, or of the first such output of a finished stage's folder."""
+    if artifact.is_dir():
+        if not (artifact / MANIFEST).is_file():
+            raise ConciseError(f"{artifact} is not the folder of a finished stage; give a parquet or JSONL file")
+        outputs = read_manifest(artifact / MANIFEST).outputs.values()
+        readable = [artifact / o.path for o in outputs if o.path.endswith((".parquet", ".jsonl"))]
+        if not readable:
+            raise ConciseError(f"{artifact} holds no parquet or JSONL file among its outputs")
+        artifact = readable[0]
+    if not artifact.is_file():
+        raise UsageError(f"there is no file {artifact}")
+    return read_parquet(artifact) if artifact.suffix == ".parquet" else list(iter_jsonl(artifact))
+
+
+def text_of_row(number: int, row: dict[str, Any]) -> str:
+    lines = [f"{name:>12}  {value}" for name, value in row.items() if value not in (None, "", "{}")]
+    return "\n".join([f"--- row {number}", *lines])
