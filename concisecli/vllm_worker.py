@@ -1,0 +1,26 @@
+"""What runs inside vLLM's worker: loading new weights in place. vLLM imports this module by name in each worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import vllm._custom_ops as custom_ops
+
+# THE oneDNN switch. On CPU vLLM hands linear weights to oneDNN, which packs them away and leaves `layer.weight` empty:
+# an update in place then fails, or says it worked and serves the old weights. Set before the model is loaded.
+if not torch.cuda.is_available():
+    custom_ops._supports_onednn = False
+
+
+class WeightLoader:
+    """Mixed into vLLM's worker by `worker_extension_cls`; its methods are called by `collective_rpc`."""
+
+    model_runner: Any
+
+    def load_weights_file(self, path: str) -> None:
+        """Load every tensor of a safetensors file into the running model, fused and sharded as the model holds it."""
+        from safetensors.torch import load_file
+
+        with torch.no_grad():
+            self.model_runner.model.load_weights(load_file(path).items())

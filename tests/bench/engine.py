@@ -1,0 +1,82 @@
+"""Rollout tokens a second of the transformers engine against `generate` on the same module, in one process.
+
+The demo's shape: 32 prompts of different lengths x 8 rollouts x up to 120 tokens, one thread, float32. `fixed` lets no
+rollout end early; `mixed` ends rollouts at a set of ids chosen so that they are about a third of the limit long.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from concisecli.config import HfConfig, NewModelConfig
+from concisecli.policy import new_model
+from concisecli.rollout import Sampling, rollout_seed
+from concisecli.rollout_hf import HfEngine
+
+PROMPTS, ROLLOUTS, LIMIT, REPEATS = 32, 8, 120, 5
+WORDS = (*map(str, range(10, 30)), "wait check ", " ok ", " no ", "<think>", "</think>", "<answer>", "</answer>")
+
+
+def run() -> list[dict[str, Any]]:
+    """Rows {name, value, unit, baseline, ratio, note}: medians of runs taken in turn."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        engine = HfEngine(HfConfig(), new_model(NewModelConfig(words=WORDS), 0, Path(folder) / "model"))
+    chains = [f"{10 + i % 20}A" + "".join(f"{'+-'[k % 2]}{1 + (i + k) % 9}{'BCDEFG'[k]}" for k in range(1 + i % 5))
+              for i in range(PROMPTS)]  # fmt: skip
+    prompts = [engine.tokenizer.encode(text + "=") for text in chains]
+    rows = []
+    for name, stop in (("fixed", ()), ("mixed", tuple(range(0, 280, 40)))):
+        engine.stop = stop
+        ours, theirs = _in_turn(lambda: _ours(engine, prompts), lambda s=stop: _generate(engine, prompts, s))
+        rows.append(
+            {
+                "name": f"rollouts, {name} lengths",
+                "value": ours,
+                "unit": "tokens/s",
+                "baseline": theirs,
+                "ratio": ours / theirs,
+                "note": f"transformers generate, same module, {PROMPTS * ROLLOUTS} rollouts, limit {LIMIT}, 1 thread",
+            }
+        )
+    return rows
+
+
+def _in_turn(*runs: Callable[[], int]) -> list[float]:
+    """Tokens a second of each, in alternation so that both meet the same machine; the median of REPEATS."""
+    rates: list[list[float]] = [[] for _ in runs]
+    for repeat in range(REPEATS + 1):
+        for found, measured in zip(rates, runs, strict=True):
+            start = time.perf_counter()
+            tokens = measured()
+            if repeat:  # the first of each warms up
+                found.append(tokens / (time.perf_counter() - start))
+    return [statistics.median(found) for found in rates]
+
+
+def _ours(engine: HfEngine, prompts: list[list[int]]) -> int:
+    seeds = [[rollout_seed(0, 0, str(i), j) for j in range(ROLLOUTS)] for i in range(len(prompts))]
+    groups = engine.generate(prompts, Sampling(max_response_tokens=LIMIT), seeds)
+    return sum(len(completion.token_ids) for group in groups for completion in group)
+
+
+@torch.no_grad()
+def _generate(engine: HfEngine, prompts: list[list[int]], stop: tuple[int, ...]) -> int:
+    pad = engine.tokenizer.pad_token_id
+    longest = max(map(len, prompts))
+    rows = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts for _ in range(ROLLOUTS)])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts for _ in range(ROLLOUTS)])
+    out = engine.module.generate(
+        rows, attention_mask=mask, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=LIMIT,
+        eos_token_id=list(stop) or -1, pad_token_id=pad,
+    )[:, longest:]  # fmt: skip
+    ends = torch.isin(out, torch.tensor(stop)) if stop else torch.zeros_like(out, dtype=torch.bool)
+    before = (ends.cumsum(1) - ends.long()) == 0
+    return int(before.sum())
