@@ -49,10 +49,10 @@ def run_score(file: Path, config: TrainConfig, out: TextIO, budget: int | None =
     ConciseError naming file, line and field.
     """
     places, rows = _read(file)
-    scored = list(score_rows(rows, config, budget or config.sampling.max_response_tokens, places))
-    for row in scored:
-        out.write(json_line(row))
-    return len(scored)
+    scored = score_rows(rows, config, budget or config.sampling.max_response_tokens, places)
+    lines = [_line(row, place) for row, place in zip(scored, places, strict=True)]
+    out.writelines(lines)
+    return len(lines)
 
 
 def score_rows(
@@ -144,6 +144,13 @@ def _rows(lines: BinaryIO, name: str) -> tuple[list[str], list[dict[str, Any]]]:
     if not numbered:
         raise ConciseError(f"{name} holds no rows; {NEEDED}")
     return [place for place, _ in numbered], [json_object(line, place) for place, line in numbered]
+
+
+def _line(row: Mapping[str, Any], place: str) -> str:
+    try:
+        return json_line(row)
+    except ValueError as error:
+        raise ConciseError(f"{place}: holds NaN or Infinity, which JSON has not; write null instead") from error
 
 
 def _attempt(row: Mapping[str, Any], place: str, config: TrainConfig, budget: int) -> Attempt:
