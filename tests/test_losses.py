@@ -389,3 +389,25 @@ def test_at_the_old_policy_the_ratio_is_one_and_nothing_is_clipped() -> None:
 def test_an_unknown_reduction_is_refused() -> None:
     with pytest.raises(ValueError, match="mean-of-means"):
         row_weights("mean-of-means", torch.ones(1), total_tokens=1, total_rows=1, max_response_tokens=1)  # type: ignore[arg-type]
+
+
+def test_a_kept_group_without_signal_dilutes_the_mean_and_is_pulled_by_kl() -> None:
+    logprobs = torch.full((2, 4), -1.0, dtype=torch.float64)
+
+    def loss(rows: list[int]) -> float:
+        mask = mask_of([4] * len(rows))
+        total, _ = policy_loss(
+            logprobs[rows],
+            logprobs[rows],
+            torch.tensor([-1.0, 0.0], dtype=torch.float64)[rows],
+            mask,
+            weights_of("token", mask, 4),
+            total_tokens=4 * len(rows),
+            kl_coef=1.0,
+            ref_logprobs=(logprobs + torch.tensor([[0.0], [1.0]]))[rows],
+            **DAPO,
+        )
+        return total.item()
+
+    assert loss([0]) == pytest.approx(1.0)  # advantage.keep: nonzero
+    assert loss([0, 1]) == pytest.approx((4 * 1.0 + 4 * (math.e - 2)) / 8)  # advantage.keep: all
