@@ -122,12 +122,12 @@ class Resolver:
         return None if self.faults else self.validated(Pipeline, values, tree, ())
 
     def top_hint(self, key: str) -> str:
-        near = nearest(key, TOP)
-        if near:
-            return f"; did you mean '{near}'?"
         kinds = [kind for kind, config in KINDS.items() if key in config.model_fields]
         if kinds:
             return f"; it belongs into the config of a stage that uses {' or '.join(kinds)}"
+        near = nearest(key, TOP)
+        if near:
+            return f"; did you mean '{near}'?"
         return suggestion_text(suggestion(key, (), KINDS["train"]), "stages.NAME.config.")
 
     def stages(self, top: dict[str, Marked]) -> dict[str, StageSpec]:

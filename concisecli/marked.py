@@ -127,35 +127,36 @@ def read_yaml(path: Path) -> Marked:
 
 def parse_value(text: str, origin: str) -> Marked:
     """The value of a `--set`, read as YAML; its relative paths start in the current folder."""
-    node = parse(text, origin, Path.cwd(), lines=False)
-    return node
+    return parse(text, origin, Path.cwd(), lines=False)
 
 
 def parse(text: str, name: str, base: Path, *, lines: bool = True) -> Marked:
-    loader = PlainLoader(text)
+    """YAML text as a tree; `name` stands for the file in origins and messages, with the line unless `lines` is off."""
+    reader = _Reader(name, base, lines)
     try:
-        node = loader.get_single_node()
-        if node is None:
-            return Marked(None, name, base)
-        reader = _Reader(loader, name, base, lines)
-        tree = reader.marked(node, reader.origin(node), ())
+        tree = reader.read(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f"{name}:{mark.line + 1}" if mark and lines else name
         raise UsageError(f"{at}: not readable as YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise UsageError(f"{name}: not readable as YAML: {str(error).splitlines()[0]}") from error
-    finally:
-        loader.dispose()
     if reader.faults:
         raise UsageError("\n".join(reader.faults))
     return tree
 
 
 class _Reader:
-    def __init__(self, loader: PlainLoader, name: str, base: Path, lines: bool) -> None:
-        self.loader, self.name, self.base, self.lines = loader, name, base, lines
+    def __init__(self, name: str, base: Path, lines: bool) -> None:
+        self.name, self.base, self.lines = name, base, lines
         self.faults: list[str] = []
+
+    def read(self, text: str) -> Marked:
+        self.loader = PlainLoader(text)
+        node = self.loader.get_single_node()
+        if node is None:
+            return Marked(None, self.name, self.base)
+        return self.marked(node, self.origin(node), ())
 
     def origin(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}" if self.lines else self.name
@@ -179,7 +180,12 @@ class _Reader:
     def scalar(self, node: yaml.Node) -> Any:
         if not isinstance(node, yaml.ScalarNode):
             raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=node.start_mark)
-        return self.loader.construct_object(node)
+        try:
+            if node.tag == "tag:yaml.org,2002:int":  # PyYAML would take a leading zero for an octal number
+                return int(node.value.replace("_", ""))
+            return self.loader.construct_object(node)
+        except ValueError as error:
+            raise yaml.MarkedYAMLError(problem=f"'{node.value}': {error}", problem_mark=node.start_mark) from error
 
     def refuse_repeated_keys(self, node: yaml.MappingNode) -> None:
         seen: dict[str, int] = {}

@@ -31,7 +31,7 @@ FAMILIAR = {
 }
 
 
-def nearest(word: str, names: Iterable[str], cutoff: float = 0.7) -> str | None:
+def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     found = difflib.get_close_matches(word, list(names), 1, cutoff)
     return found[0] if found else None
 
@@ -43,14 +43,15 @@ def suggestion(key: str, parent: tuple[str, ...], cls: type[BaseModel]) -> str |
     paths = list(tree(cls))
     same = [p for p in paths if p[-1] == key]
     if same:
-        return ".".join(min(same, key=lambda path: len(path)))
-    beside = nearest(key, [p[-1] for p in paths if p[:-1] == parent], 0.6)
+        shortest = min(same, key=len)
+        return ".".join(shortest)
+    beside = nearest(key, [p[-1] for p in paths if p[:-1] == parent])
     if beside:
         return beside
-    familiar = nearest(key, FAMILIAR)
+    familiar = nearest(key, FAMILIAR, 0.7)
     if familiar and tuple(FAMILIAR[familiar].split(".")) in paths:
         return FAMILIAR[familiar]
-    anywhere = nearest(key, [p[-1] for p in paths])
+    anywhere = nearest(key, [p[-1] for p in paths], 0.7)
     return ".".join(next(p for p in paths if p[-1] == anywhere)) if anywhere else None
 
 
