@@ -1,0 +1,273 @@
+"""Figures as data, and their drawing with matplotlib as SVG that follows the reader's light or dark scheme.
+
+A `Figure` holds every number that is drawn; `draw` adds nothing to it. Colours are CSS variables with a fallback (the
+palette keeps apart for colour-blind readers, and every series has its own marker and dash besides), text stays text.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["lines", "bars", "sideways", "points", "stack"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One drawn thing: `x` against `y`, with an interval `low`..`high` of y (and `x_low`..`x_high` of x) where there
+    is one. `slot` is the place in the palette: the same model has the same slot in every figure of a report."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
+    x_low: tuple[float, ...] | None = None
+    x_high: tuple[float, ...] | None = None
+    slot: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What is drawn. `x_label` and `y_label` name the quantity with its unit; `note` is the caption; `marks` are
+    vertical lines with a label (the budgets asked for); `ticks` name the positions of bars."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    kind: Kind = "lines"
+    note: str = ""
+    percent: bool = False
+    from_zero: bool = True
+    marks: tuple[float, ...] = ()
+    ticks: tuple[str, ...] = ()
+
+
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), darkened or lightened to 3:1 against each paper.
+LIGHT = ("#0072b2", "#d55e00", "#00865f", "#b0508c", "#b37700", "#2f8fc4", "#6a51a3", "#555b66")
+DARK = ("#5ab0f2", "#ff8b4d", "#3fce9f", "#e595c3", "#f0b93f", "#93d4ff", "#b9a2ea", "#b4bac6")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), "-", (0, (5, 1.5)), "-", "-")
+INKS = {"ink": ("#1c2128", "#e8eaee"), "muted": ("#5d6673", "#9aa4b2"), "grid": ("#e2e5ea", "#2e343d")}
+SLOTS = len(LIGHT)
+WIDTH, HEIGHT = 4.7, 3.3  # inches of 72 px: wide enough for two columns, narrow enough for a telephone
+
+# matplotlib knows no CSS variables: it draws with stand-in colours that `_with_variables` then replaces.
+_STAND_IN = {f"s{i}": f"#fe00{i:02x}" for i in range(SLOTS)} | {name: f"#fd00{i:02x}" for i, name in enumerate(INKS)}
+
+
+def palette_css(selector: str) -> str:
+    """The colour variables of the figures for `selector`, light by default and dark where the reader asks for it."""
+
+    def block(dark: int) -> str:
+        slots = [f"--s{i}:{(LIGHT, DARK)[dark][i]}" for i in range(SLOTS)]
+        return ";".join([*slots, *(f"--{name}:{pair[dark]}" for name, pair in INKS.items())])
+
+    return f"{selector}{{{block(0)}}}@media (prefers-color-scheme:dark){{{selector}{{{block(1)}}}}}"
+
+
+def draw(figure: Figure) -> str:
+    """The figure as one `<svg>` element for a page that has `palette_css`. Every series is a group whose id is
+    `FIGURE-series-N`; equal figures give equal bytes."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    with matplotlib.rc_context(_style(figure.name)):
+        canvas = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
+        axes = canvas.add_subplot()
+        _DRAW[figure.kind](axes, figure)
+        _frame(canvas, axes, figure)
+        out = io.StringIO()
+        canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return _with_variables(out.getvalue(), figure)
+
+
+def standalone(svg: str) -> str:
+    """The same figure as a file of its own, with the palette inside."""
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + re.sub(
+        r"(<svg [^>]*>)", lambda m: f"{m[1]}<style>{palette_css('svg')}</style>", svg, count=1
+    )
+
+
+def _style(name: str) -> dict[str, Any]:
+    ink, muted, grid = (_STAND_IN[key] for key in ("ink", "muted", "grid"))
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,  # ids of clip paths: equal for equal figures, different between figures of one page
+        "font.size": 10.5,
+        "axes.titlesize": 10.5,
+        "axes.labelsize": 10.5,
+        "axes.edgecolor": muted,
+        "axes.labelcolor": muted,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": grid,
+        "grid.linewidth": 0.8,
+        "text.color": ink,
+        "xtick.color": muted,
+        "ytick.color": muted,
+        "xtick.labelsize": 10,
+        "ytick.labelsize": 10,
+        "ytick.major.size": 0,
+        "legend.frameon": False,
+        "legend.fontsize": 10,
+        "lines.linewidth": 1.9,
+        "lines.markersize": 5,
+    }
+
+
+def _colour(series: Series) -> str:
+    return _STAND_IN[f"s{series.slot % SLOTS}"]
+
+
+def _id(figure: Figure, i: int) -> str:
+    return f"{figure.name}-series-{i}"
+
+
+def _lines(axes: Any, figure: Figure) -> None:
+    for i, s in enumerate(figure.series):
+        slot = s.slot % SLOTS
+        sparse = max(1, len(s.x) // 8)
+        axes.plot(
+            s.x,
+            s.y,
+            color=_colour(s),
+            linestyle=DASHES[slot],
+            marker=MARKERS[slot],
+            markevery=(sparse // 2, sparse),
+            label=s.name,
+            gid=_id(figure, i),
+        )
+        if s.low and s.high:
+            axes.fill_between(s.x, s.low, s.high, color=_colour(s), alpha=0.16, linewidth=0)
+
+
+def _points(axes: Any, figure: Figure) -> None:
+    for i, s in enumerate(figure.series):
+        slot = s.slot % SLOTS
+        axes.errorbar(
+            s.x,
+            s.y,
+            xerr=_whiskers(s.x, s.x_low, s.x_high),
+            yerr=_whiskers(s.y, s.low, s.high),
+            fmt="none",
+            ecolor=_colour(s),
+            elinewidth=1.4,
+            alpha=0.75,
+        )
+        axes.plot(
+            s.x,
+            s.y,
+            color=_colour(s),
+            linestyle="none",
+            marker=MARKERS[slot],
+            markersize=8,
+            label=s.name,
+            gid=_id(figure, i),
+        )
+        axes.margins(0.12)
+
+
+def _whiskers(
+    middle: Sequence[float], low: Sequence[float] | None, high: Sequence[float] | None
+) -> list[list[float]] | None:
+    if low is None or high is None:
+        return None
+    return [
+        [max(0.0, m - lo) for m, lo in zip(middle, low, strict=True)],
+        [max(0.0, hi - m) for m, hi in zip(middle, high, strict=True)],
+    ]
+
+
+def _bars(axes: Any, figure: Figure) -> None:
+    """Upright bars side by side, one place a tick."""
+    for i, (s, at, width) in enumerate(_places(figure)):
+        bars = axes.bar(at, s.y, width=width, color=_colour(s), label=s.name)
+        bars[0].set_gid(_id(figure, i))
+    axes.grid(axis="x", visible=False)
+    axes.set_xticks(range(len(figure.ticks)), figure.ticks)
+
+
+def _sideways(axes: Any, figure: Figure) -> None:
+    """Bars that lie, for ticks with long names; the first tick on top."""
+    for i, (s, at, width) in enumerate(_places(figure)):
+        bars = axes.barh(at, s.y, height=width, color=_colour(s), label=s.name)
+        bars[0].set_gid(_id(figure, i))
+    axes.grid(axis="y", visible=False)
+    axes.set_yticks(range(len(figure.ticks)), figure.ticks)
+    axes.invert_yaxis()
+
+
+def _places(figure: Figure) -> list[tuple[Series, list[float], float]]:
+    """Each series with where its bars stand and how wide they are."""
+    count = max(1, len(figure.series))
+    width = 0.8 / count
+    return [(s, [x + (i - (count - 1) / 2) * width for x in s.x], width * 0.9) for i, s in enumerate(figure.series)]
+
+
+def _stack(axes: Any, figure: Figure) -> None:
+    areas = axes.stackplot(
+        figure.series[0].x,
+        *(s.y for s in figure.series),
+        colors=[_colour(s) for s in figure.series],
+        labels=[s.name for s in figure.series],
+        alpha=0.8,
+    )
+    for i, area in enumerate(areas):
+        area.set_gid(_id(figure, i))
+
+
+_DRAW = {"lines": _lines, "points": _points, "bars": _bars, "sideways": _sideways, "stack": _stack}
+
+
+def _frame(canvas: Any, axes: Any, figure: Figure) -> None:
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    # The y label lies flat above the axis: nobody has to turn their head, and the plot gets the width.
+    axes.set_title(figure.y_label, loc="left", color=_STAND_IN["muted"], pad=8)
+    axes.set_xlabel(figure.x_label)
+    if figure.kind == "sideways":
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if figure.from_zero:
+            axes.set_ylim(bottom=0)
+        if not figure.ticks:
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    if figure.percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    for x in figure.marks:
+        axes.axvline(x, color=_STAND_IN["muted"], linewidth=0.9, linestyle=(0, (1, 3)), zorder=0.5)
+    if len(figure.series) > 1 or figure.kind == "points":
+        columns = 2 if max(len(s.name) for s in figure.series) > 9 else min(4, len(figure.series))
+        canvas.legend(loc="outside lower left", ncols=columns, handlelength=2.2, columnspacing=1.4)
+
+
+def _with_variables(svg: str, figure: Figure) -> str:
+    svg = svg[svg.index("<svg") :].strip()
+    for name, stand_in in _STAND_IN.items():
+        fallback = LIGHT[int(name[1:])] if name[1:].isdigit() else INKS[name][0]
+        svg = svg.replace(stand_in, f"var(--{name},{fallback})")
+    svg = re.sub(r"font: ([\d.]+)px '[^;\"]*", r"font: \1px var(--sans,system-ui,sans-serif)", svg)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    # Ids that matplotlib gives to axes and ticks repeat from figure to figure, and nothing refers to them.
+    svg = re.sub(r'<g id="(?!' + re.escape(figure.name) + r'-series-)[a-zA-Z_.0-9]+">', "<g>", svg)
+    head = re.match(r"<svg [^>]*>", svg)
+    assert head is not None
+    box = re.search(r'viewBox="[^"]*"', head[0])
+    assert box is not None
+    title = figure.title.replace("&", "&amp;").replace("<", "&lt;")
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} '
+        f'class="figure" role="img" aria-label="{title}">'.replace('"' + title, '"' + title.replace('"', "&quot;"))
+    )
+    return opening + svg[head.end() :]

@@ -1,0 +1,213 @@
+"""`eval`: model + problems -> completions.parquet, scores.json, from one generation pass at the largest budget.
+
+    completions/part-00003.parquet   what was sampled, as it came; an interrupted run goes on behind the last part
+    completions.parquet              the same with verdicts, once all parts are there
+    scores.json                      derived from it; see `scores`
+
+A rollout's seed comes from (seed, problem id, sample index) alone, so neither the order of the problems nor how they
+are cut into parts or shared over ranks changes a byte.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from concisecli import answers, clusters, dist, scores
+from concisecli.artifacts import json_line, read_parquet, read_problems, write_json, write_parquet
+from concisecli.config import EvalConfig, GraderConfig
+from concisecli.grading import GradeItem, GraderPool
+from concisecli.monitor import progress
+from concisecli.policy import load_tokenizer
+from concisecli.prompts import opens_think, prompt_ids
+from concisecli.records import ConciseError, Problem, StageResult, StageRun
+from concisecli.rollout import Sampling, make_engine, sample_groups
+
+PART_ROLLOUTS = 2048  # in one part: enough to keep an engine busy, little enough to lose
+PARTS, COMPLETIONS, SCORES = "completions", "completions.parquet", "scores.json"
+Row = dict[str, Any]
+
+
+def run(stage: StageRun) -> StageResult:
+    """Raises ConciseError for an empty problem file, a budget that the model's context cannot hold, and completions
+    that cannot be read."""
+    config: EvalConfig = stage.config
+    dist.init()
+    model, problems = stage.one("model"), read_problems(stage.one("problems"))
+    if not problems:
+        raise ConciseError(
+            f"{stage.one('problems')} holds no problem; look at the stage that made it: concise data show"
+        )
+    tokenizer = load_tokenizer(model)
+    fitting, left_out = fit(tokenizer, model, problems, config)
+    if not (stage.folder / COMPLETIONS).exists():
+        generate(stage, tokenizer, model, fitting)
+        dist.barrier()
+        if dist.rank() == 0:
+            grade(stage.folder, fitting, config.grader, think_open=opens_think(tokenizer, config.prompt))
+    dist.barrier()
+    found = _score(stage.folder, fitting, config, left_out)
+    dist.barrier()
+    rows = found["overall"]["rollouts"]
+    return StageResult({"completions": COMPLETIONS, "scores": SCORES}, headline(found), {"completions": rows})
+
+
+def regrade(completions: Path, problems: Path, config: EvalConfig, out: Path) -> scores.Scores:
+    """Judge saved completions with the present grader and score them, without a model; writes both files to `out`."""
+    rows = _checked(completions, read_parquet(completions))
+    asked = read_problems(problems)
+    judged = judge(rows, asked, config.grader, think_open=any(row["think_open"] for row in rows))
+    write_parquet(out / COMPLETIONS, judged)
+    return _score(out, asked, config, [])
+
+
+def headline(found: scores.Scores) -> dict[str, float]:
+    """The numbers worth a line."""
+    overall = found["overall"]
+    budgets = {f"accuracy_at_{budget}": point["value"] for budget, point in overall["budgets"].items()}
+    return {
+        "pass_at_1": overall["pass_at_1"]["value"],
+        f"cons_at_{overall['samples']}": overall["cons_at_k"]["value"],
+        "length": overall["length"]["value"],
+        "truncated": overall["truncated"],
+        **budgets,
+    }
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def fit(
+    tokenizer: Any, model: Path, problems: Sequence[Problem], config: EvalConfig
+) -> tuple[list[Problem], list[dict[str, str]]]:
+    """(problems whose prompt is at most max_prompt_tokens long, the others with the reason)."""
+    fitting, left_out, longest = [], [], 0
+    for problem in problems:
+        length = len(prompt_ids(tokenizer, problem.prompt, config.prompt))
+        if length > config.max_prompt_tokens:
+            reason = f"prompt of {length} tokens, more than max_prompt_tokens {config.max_prompt_tokens}"
+            left_out.append({"problem_id": problem.id, "reason": reason})
+        else:
+            longest = max(longest, length)
+            fitting.append(problem)
+    if not fitting:
+        raise ConciseError(f"every prompt is longer than max_prompt_tokens {config.max_prompt_tokens}; raise it")
+    context, budget = context_of(model), max(config.budgets)
+    if context and longest + budget > context:
+        raise ConciseError(
+            f"a budget of {budget} tokens after a prompt of {longest} is more than the {context} positions of {model}; "
+            f"the largest budget it can hold is {context - longest}"
+        )
+    return fitting, left_out
+
+
+def context_of(model: Path) -> int | None:
+    """The longest sequence, in tokens, that the model was made for."""
+    from transformers import AutoConfig
+
+    return getattr(AutoConfig.from_pretrained(model).get_text_config(), "max_position_embeddings", None)
+
+
+def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Problem]) -> None:
+    """Sample the parts that are not there yet; this rank's share of them."""
+    config: EvalConfig = stage.config
+    size = max(1, PART_ROLLOUTS // config.samples)
+    chunks = [problems[start : start + size] for start in range(0, len(problems), size)]
+    paths = [stage.folder / PARTS / f"part-{i:05}.parquet" for i in range(len(chunks))]
+    missing = [i for i in range(len(chunks)) if not paths[i].exists()][dist.rank() :: dist.world()]
+    if not missing:
+        return
+    sampling = Sampling(config.temperature, config.top_p, config.min_p, max(config.budgets))
+    think_open = opens_think(tokenizer, config.prompt)
+    engine = make_engine(config.engine, model)
+    for i in progress(missing, what=stage.name, unit="parts"):
+        began = time.monotonic()
+        sampled = sample_groups(
+            engine, tokenizer, chunks[i], sampling, config.prompt, seed=config.seed, step=0, samples=config.samples
+        )
+        rows = [
+            {
+                "problem_id": problem.id,
+                "sample": sample,
+                "length": len(completion.token_ids),
+                "text": completion.text,
+                "finish_reason": completion.finish_reason,
+                "think_open": think_open,
+            }
+            for problem, _, completions in sampled
+            for sample, completion in enumerate(completions)
+        ]
+        write_parquet(paths[i], rows)
+        _note(stage.folder, "generate", time.monotonic() - began, tokens=sum(row["length"] for row in rows))
+
+
+# --- grading ----------------------------------------------------------------------------------------------------------
+
+
+def grade(folder: Path, problems: Sequence[Problem], grader: GraderConfig, *, think_open: bool) -> None:
+    """All parts, judged, as completions.parquet; then the parts are no longer needed."""
+    began = time.monotonic()
+    parts = sorted((folder / PARTS).glob("part-*.parquet"))
+    rows = [row for part in parts for row in _checked(part, read_parquet(part))]
+    write_parquet(folder / COMPLETIONS, judge(rows, problems, grader, think_open=think_open))
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    _note(folder, "grade", time.monotonic() - began)
+
+
+def judge(rows: Sequence[Row], problems: Sequence[Problem], grader: GraderConfig, *, think_open: bool) -> list[Row]:
+    """The rows with `outcome`, `extracted`, `rule`, `correct` and `cluster`."""
+    gold = {problem.id: problem.answer for problem in problems}
+    with GraderPool(grader) as pool:
+        verdicts = pool.grade([GradeItem(row["text"], gold[row["problem_id"]], think_open) for row in rows])
+        judged = [
+            row
+            | {
+                "outcome": verdict.outcome,
+                "extracted": verdict.extracted,
+                "rule": verdict.rule,
+                "correct": scores.is_correct(verdict.outcome, row["finish_reason"]),
+            }
+            for row, verdict in zip(rows, verdicts, strict=True)
+        ]
+    alike = grader.model_copy(update={"profile": "lenient", "custom": None})
+    with GraderPool(alike) as pool:
+        places = clusters.assign(judged, lambda pairs: _same_answers(pairs, pool))
+    return [row | {"cluster": place} for row, place in zip(judged, places, strict=True)]
+
+
+def _same_answers(pairs: Sequence[tuple[str, str]], pool: GraderPool) -> list[bool]:
+    """Whether each pair is one answer, as the grader sees it: what text decides at once, the rest with a deadline."""
+    quick = [answers.quick_judge(a, b) for a, b in pairs]
+    open_pairs = [pair for pair, verdict in zip(pairs, quick, strict=True) if verdict is None]
+    both_ways = [GradeItem(f"\\boxed{{{x}}}", y, False) for a, b in open_pairs for x, y in ((a, b), (b, a))]
+    judged = pool.grade(both_ways) if both_ways else []
+    slow = iter([judged[i].correct or judged[i + 1].correct for i in range(0, len(judged), 2)])
+    return [next(slow) if verdict is None else verdict.correct for verdict in quick]
+
+
+def _checked(path: Path, rows: list[Row]) -> list[Row]:
+    needed = ("problem_id", "sample", "length", "text", "finish_reason", "think_open")
+    missing = [name for name in needed if rows and name not in rows[0]]
+    if missing:
+        raise ConciseError(f"{path} has no column {', '.join(missing)}; it is not a file of completions")
+    return rows
+
+
+def _score(
+    folder: Path, problems: Sequence[Problem], config: EvalConfig, left_out: list[dict[str, str]]
+) -> scores.Scores:
+    rows = _checked(folder / COMPLETIONS, read_parquet(folder / COMPLETIONS))
+    found = scores.score(
+        scores.gather(rows, problems), config, grader=answers.identity(config.grader), left_out=left_out
+    )
+    if dist.rank() == 0:
+        write_json(folder / SCORES, found)
+    return found
+
+
+def _note(folder: Path, phase: str, seconds: float, **counts: int) -> None:
+    with (folder / "timings.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json_line({"phase": phase, "seconds": round(seconds, 3), **counts}))

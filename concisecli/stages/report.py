@@ -1,0 +1,143 @@
+"""`report`: scores and training logs -> report.html (one file, no network), report.md, tables.json, figures/*.svg.
+
+Everything shown is in tables.json. Names and lineage come from the manifests of the inputs, and from the manifests of
+the stages that made what those read, found by their content hashes beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from concisecli import examples, figures, page, reporting
+from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_json, write_text
+from concisecli.config import ReportConfig
+from concisecli.records import ConciseError, StageResult, StageRun
+from concisecli.reporting import Evaluation, Json, Training
+from concisecli.scores import SCHEMA
+
+
+def run(stage: StageRun) -> StageResult:
+    """Raises ConciseError when there is neither a score nor a metric to report, or one cannot be read."""
+    config: ReportConfig = stage.config
+    scored = _sources(stage, "scores")
+    logged = _sources(stage, "metrics")
+    evaluations = [load_evaluation(path, manifest) for path, manifest in scored]
+    trainings = [load_training(path, manifest) for path, manifest in logged]
+    if not evaluations and not trainings:
+        raise ConciseError(f"stage '{stage.name}' has nothing to report; give it `scores` or `metrics` as inputs")
+    slots = reporting.Slots(evaluations, trainings).of
+    groups = reporting.by_settings(evaluations)
+    drawn = reporting.evaluation_figures(groups, slots) + reporting.training_figures(trainings, slots)
+    tables = {
+        "title": config.title,
+        "headline": reporting.headline(groups),
+        "differences": reporting.differences(groups),
+        "figures": [asdict(figure) for figure in drawn],
+        "examples": _examples(config, evaluations, [path for path, _ in scored]),
+        "lineage": reporting.lineage(_ancestors(stage.folder, [m for _, m in scored + logged if m])),
+        "cost": reporting.cost({t.stage: _timings(path) for t, (path, _) in zip(trainings, logged, strict=True)}
+                               | {e.stage: _timings(path) for e, (path, _) in zip(evaluations, scored, strict=True)}),
+    }  # fmt: skip
+    pictures = {figure.name: figures.draw(figure) for figure in drawn}
+    for name, svg in pictures.items():
+        write_text(stage.folder / "figures" / f"{name}.svg", figures.standalone(svg))
+    write_json(stage.folder / "tables.json", tables)
+    write_text(stage.folder / "report.md", page.markdown(tables))
+    write_text(stage.folder / "report.html", page.html(tables, pictures))
+    return StageResult(
+        {"report": "report.md", "page": "report.html", "tables": "tables.json"},
+        {"figures": len(drawn), "evaluations": len(evaluations), "trainings": len(trainings)},
+    )
+
+
+Source = tuple[Path, Json]
+
+
+def _sources(stage: StageRun, role: str) -> list[Source]:
+    """The files of a role, each with the manifest of the stage that made it ({} for a file from outside)."""
+    paths = stage.inputs.get(role, ())
+    given = stage.sources.get(role, ()) or (None,) * len(paths)
+    return [(path, dict(m) if m else _manifest_beside(path)) for path, m in zip(paths, given, strict=True)]
+
+
+def _manifest_beside(path: Path) -> Json:
+    manifest = path.parent / "manifest.json"
+    return read_json(manifest) if manifest.is_file() else {}
+
+
+def load_evaluation(path: Path, manifest: Json) -> Evaluation:
+    """A scores.json under the name of the model that it is about."""
+    scores = read_json(path)
+    if not isinstance(scores, dict) or scores.get("schema") != SCHEMA:
+        raise ConciseError(f"{path} is not a scores.json of this version of concise; run the eval stage again")
+    stage = manifest.get("stage") or path.parent.name
+    return Evaluation(stage, _made_by(manifest) or stage, scores, manifest)
+
+
+def load_training(path: Path, manifest: Json) -> Training:
+    stage = manifest.get("stage") or path.parent.name
+    return Training(stage, manifest.get("kind", "train"), _made_by(manifest), list(iter_jsonl(path)), manifest)
+
+
+def _made_by(manifest: Json) -> str:
+    """The stage that made the model a stage read, or the model's own name."""
+    reference = next(iter(manifest.get("sources", {}).get("model", [])), "")
+    if reference.startswith("hf:"):
+        return str(reference[3:].split("@")[0].split("/")[-1])
+    if "/" in reference:
+        return Path(reference).name
+    return str(reference.split(".")[0])
+
+
+def _ancestors(folder: Path, manifests: Sequence[Json]) -> list[Json]:
+    """The manifests and those of the stages that made what they read, by the hash of what was read."""
+    beside = [read_json(path) for path in sorted(folder.parent.glob("*/manifest.json"))]
+    makers = {output["sha256"]: m for m in beside for output in m.get("outputs", {}).values()}
+    found: dict[str, Json] = {}
+    waiting = list(manifests)
+    while waiting:
+        manifest = waiting.pop()
+        if manifest["stage"] in found:
+            continue
+        found[manifest["stage"]] = manifest
+        read = [digest for digests in manifest.get("inputs", {}).values() for digest in digests]
+        waiting += [makers[digest] for digest in read if digest in makers]
+    return [found[name] for name in sorted(found)]
+
+
+def _examples(config: ReportConfig, evaluations: Sequence[Evaluation], paths: Sequence[Path]) -> Json | None:
+    """The same problems before and after, from the completions beside the two scores."""
+    chosen = _before_and_after(config, evaluations)
+    if not chosen or not config.examples:
+        return None
+    texts = [paths[i].parent / "completions.parquet" for i in chosen]
+    if not all(path.is_file() for path in texts):
+        return None
+    before, after = (evaluations[i] for i in chosen)
+    rows: list[list[dict[str, Any]]] = [read_parquet(path) for path in texts]
+    return {
+        "before": before.model,
+        "after": after.model,
+        **examples.choose(before.scores, rows[0], after.scores, rows[1], number=config.examples, seed=config.seed),
+    }
+
+
+def _before_and_after(config: ReportConfig, evaluations: Sequence[Evaluation]) -> tuple[int, int] | None:
+    names = [e.stage for e in evaluations]
+    for wanted in (config.before, config.after):
+        if wanted is not None and wanted not in names:
+            raise ConciseError(
+                f"there is no evaluation named '{wanted}' to show; there are: {', '.join(names) or 'none'}"
+            )
+    if config.before and config.after:
+        return names.index(config.before), names.index(config.after)
+    alike = [i for i, e in enumerate(evaluations) if e.scores["settings"] == evaluations[0].scores["settings"]]
+    return (alike[0], alike[-1]) if len(alike) > 1 else None
+
+
+def _timings(path: Path) -> list[Json]:
+    timings = path.parent / "timings.jsonl"
+    return list(iter_jsonl(timings)) if timings.is_file() else []
