@@ -168,6 +168,7 @@ def test_a_batch_masked_whole_loses_nothing_and_pulls_nowhere(reduce: str, ratio
         **DAPO,
     )
     loss.backward()
+    assert bool(torch.isfinite(weights_of(reduce, mask, 4)).all())
     assert loss.item() == 0.0
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [[0.0] * 4] * 2

@@ -119,6 +119,11 @@ def test_clusters_found_elsewhere_can_vote_by_number() -> None:
     assert cons_at_k([0, 1, 1, None, None, None], [False, True, True, False, False, False]) == 1.0
 
 
+def test_the_first_sample_of_an_answer_decides_whether_it_is_right() -> None:
+    assert cons_at_k(["7", "7", "3"], [True, False, False]) == 1.0
+    assert cons_at_k(["7", "7", "3"], [False, True, False]) == 0.0
+
+
 def test_equal_answers_are_never_compared_by_the_slow_rule() -> None:
     asked: list[tuple[str, str]] = []
 

@@ -61,7 +61,7 @@ def test_a_file_is_scored_by_the_papers_numbers() -> None:
     np.testing.assert_allclose(scored[0]["weight"], 0.6449701527078398, rtol=1e-12)
     np.testing.assert_allclose(scored[-1]["weight"], 1.4978805918703397, rtol=1e-12)
     assert column(scored, "accuracy") == [1.0] * 7 + [-1.0]
-    assert scored[3]["length_bonus"] == 0.0
+    assert json.dumps(scored[3]["length_bonus"]) == "0.0"  # not -0.0
     assert column(scored, "pass_rate") == [0.875] * 8
     assert column(scored, "kept") == [True] * 8
 
@@ -145,7 +145,6 @@ def test_a_group_of_one_and_a_group_of_one_kind_are_marked_as_dropped() -> None:
     scored = list(score_rows(rows_of("a", [10], "1") + rows_of("b", [10, 20], "11"), config, 100))
     assert column(scored, "kept") == [False] * 3
     assert column(scored, "advantage") == [0.0] * 3
-    assert "-0.0" not in json.dumps(scored)
 
 
 def test_group_names_that_look_alike_stay_apart() -> None:
