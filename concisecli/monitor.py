@@ -137,6 +137,7 @@ class Line:
         self.first = self.done = done
         self.began = self.said = time.monotonic()
         self.live: Any = None
+        self.last = ""
 
     def start(self) -> None:
         self.began = self.said = time.monotonic()
@@ -164,17 +165,20 @@ class Line:
             self.say(self.describe(metrics))
 
     def say(self, text: str) -> None:
+        self.last = text
         if self.live is not None:
-            self.live.update(text, refresh=True)
+            from rich.text import Text
+
+            self.live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
         else:
             print(text, file=sys.stderr, flush=True)
 
     def stop(self) -> None:
+        """Leave the last line standing, with a terminal's moving one gone."""
         if self.live is not None:
-            last = self.live.renderable
             self.live.stop()
-            if self.done > self.first and isinstance(last, str):
-                print(last, file=sys.stderr, flush=True)
+            if self.last:
+                print(self.last, file=sys.stderr, flush=True)
 
     def describe(self, metrics: Mapping[str, Any]) -> str:
         """`rl1  step 12/60  1.9 step/s  accuracy 0.81  length 73.1  0:25 left`"""
