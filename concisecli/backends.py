@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -259,6 +260,7 @@ def _adamw(module: torch.nn.Module, config: OptimiserConfig) -> torch.optim.Adam
 def _import_deepspeed() -> Any:
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("LOCAL_RANK", str(dist.local_rank()))  # it insists, also without a launcher
     try:
         import deepspeed
         from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder
@@ -266,6 +268,7 @@ def _import_deepspeed() -> Any:
         raise ConciseError("backend 'deepspeed' is not installed; pip install 'concise[gpu]', or use torch") from error
     # Else the first init on a CPU compiles a C++ op: 30-80 s, and fatal without g++ and ninja. Plain gloo does.
     ShareMemCommBuilder.is_compatible = lambda self, verbose=False: False
+    warnings.filterwarnings("ignore", message=".*reduce_scatter_tensor.*", category=FutureWarning)  # its own call
     return deepspeed
 
 
