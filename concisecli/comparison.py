@@ -72,7 +72,7 @@ Rows = dict[str, Mapping[str, Any]]
 def _by_suite(scores: Mapping[str, Any]) -> dict[str, Rows]:
     suites: dict[str, Rows] = {}
     for row in scores["problems"]:
-        suites.setdefault(row["source"] or "unnamed", {})[row["id"]] = row
+        suites.setdefault(row["source"], {})[row["id"]] = row
     return suites
 
 

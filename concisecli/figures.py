@@ -18,7 +18,8 @@ Kind = Literal["lines", "bars", "sideways", "points", "stack"]
 @dataclass(frozen=True, slots=True)
 class Series:
     """One drawn thing: `x` against `y`, with an interval `low`..`high` of y (and `x_low`..`x_high` of x) where there
-    is one. `slot` is the place in the palette: the same model has the same slot in every figure of a report."""
+    is one. `faint` is what `y` is the running mean of, drawn thin. `slot` is the place in the palette: the same model
+    has the same slot in every figure of a report."""
 
     name: str
     x: tuple[float, ...]
@@ -27,13 +28,15 @@ class Series:
     high: tuple[float, ...] | None = None
     x_low: tuple[float, ...] | None = None
     x_high: tuple[float, ...] | None = None
+    faint: tuple[float, ...] | None = None
     slot: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """What is drawn. `x_label` and `y_label` name the quantity with its unit; `note` is the caption; `marks` are
-    vertical lines with a label (the budgets asked for); `ticks` name the positions of bars."""
+    vertical lines (the budgets asked for); `ticks` name the places of bars; `arrows` lead from one series to another;
+    figures of one `group` stand together."""
 
     name: str
     title: str
@@ -46,6 +49,8 @@ class Figure:
     from_zero: bool = True
     marks: tuple[float, ...] = ()
     ticks: tuple[str, ...] = ()
+    arrows: tuple[tuple[int, int], ...] = ()
+    group: str = ""
 
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), darkened or lightened to 3:1 against each paper.
@@ -55,6 +60,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), "-", (0, (5, 1.5)), "-", "-")
 INKS = {"ink": ("#1c2128", "#e8eaee"), "muted": ("#5d6673", "#9aa4b2"), "grid": ("#e2e5ea", "#2e343d")}
 SLOTS = len(LIGHT)
+STEPS = (1, 2, 2.5, 5, 10)  # between two ticks, times a power of ten
 WIDTH, HEIGHT = 4.7, 3.3  # inches of 72 px: wide enough for two columns, narrow enough for a telephone
 
 # matplotlib knows no CSS variables: it draws with stand-in colours that `_with_variables` then replaces.
@@ -136,6 +142,8 @@ def _lines(axes: Any, figure: Figure) -> None:
     for i, s in enumerate(figure.series):
         slot = s.slot % SLOTS
         sparse = max(1, len(s.x) // 8)
+        if s.faint:
+            axes.plot(s.x, s.faint, color=_colour(s), linewidth=0.9, alpha=0.35)
         axes.plot(
             s.x,
             s.y,
@@ -173,7 +181,15 @@ def _points(axes: Any, figure: Figure) -> None:
             label=s.name,
             gid=_id(figure, i),
         )
-        axes.margins(0.12)
+    for start, end in figure.arrows:
+        (x0,), (y0,), (x1,), (y1,) = *_at(figure.series[start]), *_at(figure.series[end])
+        style = {"arrowstyle": "-|>", "color": _STAND_IN["muted"], "alpha": 0.6, "shrinkA": 9, "shrinkB": 9, "lw": 1.1}
+        axes.annotate("", (x1, y1), (x0, y0), arrowprops=style | {"connectionstyle": "arc3,rad=-0.12"})
+    axes.margins(0.16)
+
+
+def _at(series: Series) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return series.x, series.y
 
 
 def _whiskers(
@@ -191,6 +207,7 @@ def _bars(axes: Any, figure: Figure) -> None:
     """Upright bars side by side, one place a tick."""
     for i, (s, at, width) in enumerate(_places(figure)):
         bars = axes.bar(at, s.y, width=width, color=_colour(s), label=s.name)
+        _error_lines(axes, s, at, upright=True)
         bars[0].set_gid(_id(figure, i))
     axes.grid(axis="x", visible=False)
     axes.set_xticks(range(len(figure.ticks)), figure.ticks)
@@ -200,10 +217,18 @@ def _sideways(axes: Any, figure: Figure) -> None:
     """Bars that lie, for ticks with long names; the first tick on top."""
     for i, (s, at, width) in enumerate(_places(figure)):
         bars = axes.barh(at, s.y, height=width, color=_colour(s), label=s.name)
+        _error_lines(axes, s, at, upright=False)
         bars[0].set_gid(_id(figure, i))
     axes.grid(axis="y", visible=False)
     axes.set_yticks(range(len(figure.ticks)), figure.ticks)
     axes.invert_yaxis()
+
+
+def _error_lines(axes: Any, series: Series, at: Sequence[float], *, upright: bool) -> None:
+    if series.low and series.high:
+        ends = {"yerr" if upright else "xerr": _whiskers(series.y, series.low, series.high)}
+        x, y = (at, series.y) if upright else (series.y, at)
+        axes.errorbar(x, y, **ends, fmt="none", ecolor=_STAND_IN["ink"], elinewidth=1, alpha=0.7)
 
 
 def _places(figure: Figure) -> list[tuple[Series, list[float], float]]:
@@ -229,22 +254,22 @@ _DRAW = {"lines": _lines, "points": _points, "bars": _bars, "sideways": _sideway
 
 
 def _frame(canvas: Any, axes: Any, figure: Figure) -> None:
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     # The y label lies flat above the axis: nobody has to turn their head, and the plot gets the width.
-    axes.set_title(figure.y_label, loc="left", color=_STAND_IN["muted"], pad=8)
+    canvas.suptitle(figure.y_label, x=0.012, ha="left", fontsize=10.5, color=_STAND_IN["muted"])
     axes.set_xlabel(figure.x_label)
     if figure.kind == "sideways":
         axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
     else:
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
         if figure.from_zero:
             axes.set_ylim(bottom=0)
         if not figure.ticks:
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=STEPS))
     if figure.percent:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g}%"))
     for x in figure.marks:
         axes.axvline(x, color=_STAND_IN["muted"], linewidth=0.9, linestyle=(0, (1, 3)), zorder=0.5)
     if len(figure.series) > 1 or figure.kind == "points":
@@ -265,7 +290,8 @@ def _with_variables(svg: str, figure: Figure) -> str:
     assert head is not None
     box = re.search(r'viewBox="[^"]*"', head[0])
     assert box is not None
-    title = figure.title.replace("&", "&amp;").replace("<", "&lt;")
+    title = f"{figure.title} ({figure.group})" if figure.group else figure.title
+    title = title.replace("&", "&amp;").replace("<", "&lt;")
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} '
         f'class="figure" role="img" aria-label="{title}">'.replace('"' + title, '"' + title.replace('"', "&quot;"))

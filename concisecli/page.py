@@ -94,6 +94,15 @@ def _signed(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
 
 
+def count(value: int) -> str:
+    return f"{value:,}"
+
+
+def p_value(value: float) -> str:
+    """0.0312 -> 0.031; what a thousand resamples cannot tell from nothing is < 0.002"""
+    return "< 0.002" if value < 0.002 else f"{value:.3f}"
+
+
 def interval_of(value: Json, form: str) -> str:
     return "" if value["low"] is None else f"{FORMATS[form](value['low'])} to {FORMATS[form](value['high'])}"
 
@@ -143,6 +152,8 @@ def count_problems(headline: Sequence[Json]) -> str:
 
 FORMATS: dict[str, Any] = {
     "interval_of": interval_of,
+    "count": count,
+    "p_value": p_value,
     "tone": tone,
     "strip": strip,
     "sum_rollouts": sum_rollouts,
@@ -258,7 +269,8 @@ def _interval(value: Json, form: Any) -> str:
 
 
 def _picture(figure: Json) -> str:
-    return f"![{figure['title']}](figures/{figure['name']}.svg)\n\n*{figure['title']}.* {figure['note']}".rstrip()
+    named = f"{figure['title']} ({figure['group']})" if figure["group"] else figure["title"]
+    return f"![{named}](figures/{figure['name']}.svg)\n\n*{named}.* {figure['note']}".rstrip()
 
 
 def _examples(found: Json) -> list[str]:

@@ -1,27 +1,21 @@
 """From graded completions to scores: what an evaluation section needs, from one generation pass.
 
-One rule runs through every number: a rollout is `correct` when the grader matched its answer *and* it ended by itself,
-so that the accuracy at the largest budget is pass@1, and accuracy at a smaller budget is what a run with that limit
-would have given. Rollouts that were cut off abstain from the vote of Cons@k, as those without an answer do.
-
-Shapes: [K] rollouts of one problem in the order of their sample index, [W] words.
+What `correct` and a vote mean is said in `attempts`. Shapes: [P] problems, [K] rollouts of one problem, [M] metrics.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from concisecli.algo import metrics
-from concisecli.algo.repetition import is_repetitive
+from concisecli.attempts import BREAKDOWNS, PASS_RATE_BINS, Attempts, pass_rate_bin, source_of, split
 from concisecli.config import EvalConfig
-from concisecli.records import Bools, ConciseError, Ints, Problem
+from concisecli.records import Bools, ConciseError
 
 SCHEMA = 1
 OUTCOMES = ("match", "mismatch", "no_answer", "timeout", "error")
@@ -29,82 +23,6 @@ POOL = tuple(word for word in metrics.REFLECTION_WORDS if word != "python")
 GRID_POINTS = 48  # of the fine budget curve
 
 Scores = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Attempts:
-    """The rollouts of one problem; every array is [K], `words` [K, W] counts of metrics.REFLECTION_WORDS."""
-
-    problem: Problem
-    lengths: Ints
-    correct: Bools
-    finished: Bools
-    answered: Bools
-    outcomes: tuple[str, ...]
-    clusters: Ints  # equal for equivalent answers, -1 abstains
-    repeated: Bools
-    empty_think: Bools
-    answer_only: Bools
-    words: Ints
-
-
-def gather(rows: Iterable[Mapping[str, Any]], problems: Sequence[Problem]) -> list[Attempts]:
-    """Completions, in any order, as one `Attempts` a problem in the order of `problems`; problems without a
-    completion are left out. Raises ConciseError for completions of a problem that is not among `problems`."""
-    by_problem: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        by_problem.setdefault(row["problem_id"], []).append(row)
-    strange = set(by_problem) - {p.id for p in problems}
-    if strange:
-        raise ConciseError(
-            f"completions of problem {min(strange)!r}, which is not among the problems; were they mixed up?"
-        )
-    return [_attempts(p, sorted(by_problem[p.id], key=_sample)) for p in problems if p.id in by_problem]
-
-
-def _sample(row: Mapping[str, Any]) -> int:
-    return int(row["sample"])
-
-
-def _attempts(problem: Problem, rows: Sequence[Mapping[str, Any]]) -> Attempts:
-    def flags(of_row: Callable[[Mapping[str, Any]], bool]) -> Bools:
-        return np.fromiter((of_row(row) for row in rows), dtype=bool, count=len(rows))
-
-    counts = [metrics.reflection_words(row["text"]) for row in rows]
-    return Attempts(
-        problem=problem,
-        lengths=np.array([row["length"] for row in rows], dtype=np.int64),
-        correct=flags(lambda row: bool(row["correct"])),
-        finished=flags(lambda row: row["finish_reason"] == "stop"),
-        answered=flags(votes),
-        outcomes=tuple(row["outcome"] for row in rows),
-        clusters=np.array([row["cluster"] for row in rows], dtype=np.int64),
-        repeated=flags(lambda row: is_repetitive(row["text"])),
-        empty_think=flags(lambda row: metrics.think_body(row["text"]) == ""),
-        answer_only=flags(lambda row: is_answer_only(row["text"])),
-        words=np.array([[count[word] for word in metrics.REFLECTION_WORDS] for count in counts], dtype=np.int64),
-    )
-
-
-def is_correct(outcome: str, finish_reason: str) -> bool:
-    return outcome == "match" and finish_reason == "stop"
-
-
-def votes(row: Mapping[str, Any]) -> bool:
-    """Whether a rollout has an answer to vote with: it ended by itself and an answer was found in it."""
-    return row["extracted"] is not None and row["finish_reason"] == "stop"
-
-
-def is_answer_only(text: str) -> bool:
-    """Whether a response gives its answer without any reasoning: nothing inside its think block or, where it has none,
-    nothing before the answer."""
-    body = metrics.think_body(text)
-    if body is None:
-        before, found, _ = text.rpartition(r"\boxed")
-        if not found:
-            before, found, _ = text.partition("<answer>")
-        body = before if found else text
-    return not re.sub(r"<answer>|[\s$\\(\[*]", "", body)
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------
@@ -123,7 +41,7 @@ def score(
     """
     if not attempts:
         raise ConciseError("there is no completion to score; are all prompts longer than max_prompt_tokens?")
-    whole, suites = summary(attempts, config), _split(attempts, _source)
+    whole, suites = summary(attempts, config), split(attempts, source_of)
     return {
         "schema": SCHEMA,
         "settings": settings_of(config),
@@ -134,11 +52,11 @@ def score(
         if len(suites) > 1
         else dict.fromkeys(suites, whole),
         "by": {
-            name: {value: brief(part, config) for value, part in groups.items()}
+            name: [{"value": value} | brief(part, config) for value, part in groups.items()]
             for name, key in BREAKDOWNS.items()
-            if len(groups := _split(attempts, key)) > 1
+            if len(groups := split(attempts, key)) > 1
         },
-        "words": words(attempts),
+        "words": words(attempts, config),
         "problems": [_problem_row(a, config) for a in attempts],
     }
 
@@ -175,14 +93,34 @@ def summary(attempts: Sequence[Attempts], config: EvalConfig) -> dict[str, Any]:
             "high": [point["high"] for point in curve],
         },
         "lengths": metrics.length_summary(_flat([a.lengths for a in attempts])),
-        "by_correctness": metrics.lengths_by_correctness([a.lengths for a in attempts], correct),
+        "by_correctness": _by_correctness(attempts, redraws),
+        "pass_rates": _pass_rates(attempts, redraws),
     }
+
+
+def _by_correctness(attempts: Sequence[Attempts], redraws: _Redraws) -> dict[str, Any]:
+    """Mean length of right and of wrong rollouts with intervals, and the comparison within problems."""
+    found = metrics.lengths_by_correctness([a.lengths for a in attempts], [a.correct for a in attempts])
+    right = [(a.lengths[a.correct].sum(), a.correct.sum()) for a in attempts]
+    wrong = [(a.lengths[~a.correct].sum(), (~a.correct).sum()) for a in attempts]
+    return {
+        **{name: value for name, value in found.items() if name.startswith("within")},
+        "right": redraws.ratio(*zip(*right, strict=True)),
+        "wrong": redraws.ratio(*zip(*wrong, strict=True)),
+    }
+
+
+def _pass_rates(attempts: Sequence[Attempts], redraws: _Redraws) -> list[dict[str, Any]]:
+    """Share of the problems whose pass rate lies in each of PASS_RATE_BINS."""
+    bins = [PASS_RATE_BINS.index(pass_rate_bin(float(a.correct.mean()))) for a in attempts]
+    shares = redraws.each(np.eye(len(PASS_RATE_BINS))[bins])
+    return [{"bin": name} | share for name, share in zip(PASS_RATE_BINS, shares, strict=True)]
 
 
 def brief(attempts: Sequence[Attempts], config: EvalConfig) -> dict[str, Any]:
     """The metrics that a breakdown shows for each of its groups."""
     redraws = _Redraws(len(attempts), config)
-    lengths, correct = _flat([a.lengths for a in attempts]), _flat([a.correct for a in attempts])
+    lengths = _flat([a.lengths for a in attempts])
     finished, answered = _flat([a.finished for a in attempts]), _flat([a.answered for a in attempts])
     pool = _flat([a.words[:, : len(POOL)].sum(axis=1) for a in attempts])
     outcomes = Counter(outcome for a in attempts for outcome in a.outcomes)
@@ -200,7 +138,7 @@ def brief(attempts: Sequence[Attempts], config: EvalConfig) -> dict[str, Any]:
         "answered": _share(answered),
         **{name: outcomes[name] / len(lengths) for name in OUTCOMES if name != "match"},
         "precision": {
-            "micro": float(correct.sum() / answered.sum()) if answered.any() else None,
+            "micro": redraws.ratio(right, given),
             "macro": metrics.macro_precision(right, given),
         },
         "mean_correct": float(np.mean(right)),
@@ -210,7 +148,7 @@ def brief(attempts: Sequence[Attempts], config: EvalConfig) -> dict[str, Any]:
         "answer_only": _share(_flat([a.answer_only for a in attempts])),
         "reflection_per_response": float(pool.mean()),
         "reflection_per_1k_tokens": float(1000 * pool.sum() / max(1, lengths.sum())),
-        "tokens_per_correct": float(lengths.sum() / correct.sum()) if correct.any() else None,
+        "tokens_per_correct": redraws.ratio([a.lengths.sum() for a in attempts], right),
     }
 
 
@@ -220,20 +158,21 @@ def consensus(attempts: Attempts, config: EvalConfig) -> float:
     return metrics.cons_at_k(answers, attempts.correct.tolist(), tie=config.tie)
 
 
-def words(attempts: Sequence[Attempts]) -> dict[str, dict[str, float | None]]:
-    """word -> how often a response, a right one, a wrong one and a thousand tokens hold it."""
+def words(attempts: Sequence[Attempts], config: EvalConfig) -> dict[str, Any]:
+    """word -> how often a response (with its interval), a right one, a wrong one and a thousand tokens hold it."""
     counts, correct = np.concatenate([a.words for a in attempts]), _flat([a.correct for a in attempts])
-    tokens = max(1, int(_flat([a.lengths for a in attempts]).sum()))
+    tokens = int(_flat([a.lengths for a in attempts]).sum())
+    per_response = _Redraws(len(attempts), config).each([a.words.mean(axis=0) for a in attempts])
 
     def mean(rows: Any, column: int) -> float | None:
         return float(rows[:, column].mean()) if len(rows) else None
 
     return {
         word: {
-            "per_response": mean(counts, i),
+            "per_response": per_response[i],
             "per_right_response": mean(counts[correct], i),
             "per_wrong_response": mean(counts[~correct], i),
-            "per_1k_tokens": float(1000 * counts[:, i].sum() / tokens),
+            "per_1k_tokens": float(1000 * counts[:, i].sum() / max(1, tokens)),
         }
         for i, word in enumerate(metrics.REFLECTION_WORDS)
     }
@@ -264,7 +203,7 @@ def _problem_row(attempts: Attempts, config: EvalConfig) -> dict[str, Any]:
     """What comparisons and figures need of one problem, rollout by rollout."""
     return {
         "id": attempts.problem.id,
-        "source": attempts.problem.source,
+        "source": source_of(attempts),
         "level": attempts.problem.level,
         "prompt": attempts.problem.prompt,
         "answer": attempts.problem.answer,
@@ -275,62 +214,6 @@ def _problem_row(attempts: Attempts, config: EvalConfig) -> dict[str, Any]:
         "finished": attempts.finished.astype(int).tolist(),
         "answered": attempts.answered.astype(int).tolist(),
     }
-
-
-# --- breakdowns -------------------------------------------------------------------------------------------------------
-
-
-def _source(attempts: Attempts) -> str | None:
-    return attempts.problem.source or "unnamed"
-
-
-def _level(attempts: Attempts) -> str | None:
-    level = attempts.problem.level
-    return None if level is None else f"{level:g}"
-
-
-def _subject(attempts: Attempts) -> str | None:
-    value = attempts.problem.extra.get("subject")
-    return None if value is None else str(value)
-
-
-def _pass_rate(attempts: Attempts) -> str | None:
-    rate = float(attempts.correct.mean())
-    if rate in (0.0, 1.0):
-        return "never" if rate == 0 else "always"
-    return ("under 25 %", "25-50 %", "50-75 %", "75 % and more")[int(rate * 4)]
-
-
-def _number(attempts: Attempts) -> str | None:
-    """GRPO-LEAD's bands of an AIME paper, whose problems grow harder with their number."""
-    number = attempts.problem.extra.get("problem_number")
-    try:
-        n = int(str(number))
-    except ValueError:
-        return None
-    return next((f"{low}-{low + 4}" for low in (1, 6, 11) if low <= n <= low + 4), None)
-
-
-BREAKDOWNS: dict[str, Callable[[Attempts], str | None]] = {
-    "level": _level,
-    "subject": _subject,
-    "pass_rate": _pass_rate,
-    "problem_number": _number,
-}
-
-
-def _split(attempts: Sequence[Attempts], key: Callable[[Attempts], str | None]) -> dict[str, list[Attempts]]:
-    """By the value of `key`, values in natural order; problems without one are left out."""
-    parts: dict[str, list[Attempts]] = {}
-    for a in attempts:
-        value = key(a)
-        if value is not None:
-            parts.setdefault(value, []).append(a)
-    return dict(sorted(parts.items(), key=lambda item: _natural(item[0])))
-
-
-def _natural(text: str) -> list[tuple[int, float, str]]:
-    return [(0, float(t), "") if t.isdigit() else (1, 0.0, t) for t in re.findall(r"\d+|\D+", text)]
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -361,6 +244,19 @@ class _Redraws:
         return [
             {"value": mean, "low": float(lo), "high": float(hi)} for mean, lo, hi in zip(means, low, high, strict=True)
         ]
+
+    def ratio(self, above: ArrayLike, below: ArrayLike) -> dict[str, float | None] | None:
+        """Sum over problems of `above` [P] over that of `below` [P] with its interval; None where nothing is below."""
+        a, b = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
+        if not b.sum():
+            return None
+        value = float(a.sum() / b.sum())
+        drawn_a, drawn_b = self.weights @ a, self.weights @ b
+        some = drawn_b > 0  # a redraw of problems none of which has any says nothing
+        if not some.any():
+            return {"value": value, "low": None, "high": None}
+        low, high = np.quantile(drawn_a[some] / drawn_b[some], (0.025, 0.975))
+        return {"value": value, "low": float(low), "high": float(high)}
 
 
 def _flat(arrays: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from concisecli import answers, clusters, dist, scores
+from concisecli import answers, attempts, clusters, dist, scores
 from concisecli.artifacts import json_line, read_parquet, read_problems, write_json, write_parquet
 from concisecli.config import EvalConfig, GraderConfig
 from concisecli.grading import GradeItem, GraderPool
@@ -168,7 +168,7 @@ def judge(rows: Sequence[Row], problems: Sequence[Problem], grader: GraderConfig
                 "outcome": verdict.outcome,
                 "extracted": verdict.extracted,
                 "rule": verdict.rule,
-                "correct": scores.is_correct(verdict.outcome, row["finish_reason"]),
+                "correct": attempts.is_correct(verdict.outcome, row["finish_reason"]),
             }
             for row, verdict in zip(rows, verdicts, strict=True)
         ]
@@ -201,7 +201,7 @@ def _score(
 ) -> scores.Scores:
     rows = _checked(folder / COMPLETIONS, read_parquet(folder / COMPLETIONS))
     found = scores.score(
-        scores.gather(rows, problems), config, grader=answers.identity(config.grader), left_out=left_out
+        attempts.gather(rows, problems), config, grader=answers.identity(config.grader), left_out=left_out
     )
     if dist.rank() == 0:
         write_json(folder / SCORES, found)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from concisecli import examples, figures, page, reporting
+from concisecli import charts, examples, figures, page, reporting
 from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_json, write_text
 from concisecli.config import ReportConfig
 from concisecli.records import ConciseError, StageResult, StageRun
@@ -30,11 +30,12 @@ def run(stage: StageRun) -> StageResult:
         raise ConciseError(f"stage '{stage.name}' has nothing to report; give it `scores` or `metrics` as inputs")
     slots = reporting.Slots(evaluations, trainings).of
     groups = reporting.by_settings(evaluations)
-    drawn = reporting.evaluation_figures(groups, slots) + reporting.training_figures(trainings, slots)
+    parents = reporting.parents_of(trainings)
+    drawn = charts.evaluation_figures(groups, slots, parents) + charts.training_figures(trainings, slots)
     tables = {
         "title": config.title,
         "headline": reporting.headline(groups),
-        "differences": reporting.differences(groups),
+        "differences": reporting.differences(groups, parents),
         "figures": [asdict(figure) for figure in drawn],
         "examples": _examples(config, evaluations, [path for path, _ in scored]),
         "lineage": reporting.lineage(_ancestors(stage.folder, [m for _, m in scored + logged if m])),
