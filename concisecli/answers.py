@@ -68,19 +68,15 @@ def judge(answer: str, gold: Any, *, gold_list: GoldList = "any") -> Verdict:
 
 def quick_judge(answer: str, gold: Any, *, gold_list: GoldList = "any") -> Verdict | None:
     """`judge` where text alone decides, in microseconds; None where a parser is needed."""
-    golds = _golds(gold, gold_list)
-    if not golds:
-        return _verdict(answer, Decision(False, "no-gold"))
-    decided: list[Decision] = []
-    for text, _ in golds:
+    decision = Decision(False, "no-gold")
+    for i, (text, slack) in enumerate(_golds(gold, gold_list)):
         quick = quick_compare(text, answer)
-        if quick is not None and quick.equal:
+        if quick is None or (slack and not quick.equal):
+            return None
+        if quick.equal:
             return _verdict(answer, quick)
-        if quick is None or quick.rule == "other-number":
-            if quick is None or len(golds) > 1 or isinstance(gold, float):
-                return None
-        decided.append(quick)
-    return _verdict(answer, decided[0])
+        decision = decision if i else quick
+    return _verdict(answer, decision)
 
 
 def _verdict(answer: str, decision: Decision) -> Verdict:

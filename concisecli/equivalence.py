@@ -429,7 +429,8 @@ def _fix_sign(tree: Any, sign: int) -> Any:
 
 def compare(gold: str, answer: str, *, slack: float = 0.0) -> Decision:
     """Whether an answer means the same as a gold answer. Pure; no time limit of its own."""
-    if quick := quick_compare(gold, answer):
+    quick = quick_compare(gold, answer)
+    if quick is not None and not (slack and quick.rule == "other-number"):
         return quick
     if max(len(gold), len(answer)) > MAX_ANSWER:
         return Decision(False, "too-long")
@@ -636,10 +637,12 @@ def _equal_ratios(g: Ratio, a: Ratio) -> bool | None:
     if any(p.unit for p in (*g.parts, *a.parts)):
         return all(_equal(x, y) is True for x, y in zip(g.parts, a.parts, strict=True))
     first_g, first_a = g.parts[0].tree, a.parts[0].tree
+    if any(value_of(p.tree) == 0 for p in (*g.parts, *a.parts)):  # a time of day (05:00), or nothing to divide by
+        return _all(g.parts, a.parts)
     for x, y in zip(g.parts[1:], a.parts[1:], strict=True):
         if same_value(("mul", [first_g, y.tree]), ("mul", [first_a, x.tree])) is not True:
             return False
-    return value_of(first_g) != 0 and value_of(first_a) != 0
+    return True
 
 
 def _equal_ratio_value(g: Any, a: Any) -> bool | None:
@@ -1118,6 +1121,10 @@ _FIRST_READER = frozenset("frac binom cbrt circ".split())
 _DETERMINANTS = frozenset("vmatrix Vmatrix".split())
 
 
+def before_second_reader() -> None:
+    """Called before math-verify is used; a worker replaces it, so that the import does not count as grading."""
+
+
 def _by_math_verify(gold: str, answer: str, g: Any, a: Any) -> Decision:
     """The second reader, for what the first one has no kind for, behind a guard."""
     if any(isinstance(side, Opaque) and side.ambiguous for side in (g, a)):
@@ -1128,6 +1135,7 @@ def _by_math_verify(gold: str, answer: str, g: Any, a: Any) -> Decision:
     if not any(_second_kind(side) for side in (gold, answer)):
         return Decision(False, "unreadable")
     try:
+        before_second_reader()
         from math_verify import verify
 
         parsed = [_covered_parse(side) for side in (gold, answer)]

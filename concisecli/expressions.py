@@ -323,7 +323,7 @@ class _Reader:
         self.at += 1
         above, under = self.two_arguments()
         if above[0] == "num" and under[0] == "num" and above[1].denominator == under[1].denominator == 1:
-            if not 0 < above[1] < under[1]:
+            if not 0 < above[1] < under[1] or whole == 0:
                 raise Ambiguous("mixed number")
             return ("num", whole + above[1] / under[1])
         if not names(above) and not names(under) and above[0] == "neg":
@@ -838,9 +838,9 @@ def _same_function(a: Node, b: Node, variables: list[str]) -> bool | None:
         x, y = values
         ctx = evaluate.ctx
         tiny = ctx.mpf(10) ** -35
-        scale = max(abs(x), abs(y), tiny)
+        scale = max(abs(x), abs(y))
         flat = [abs(ctx.im(v)) <= scale * tiny for v in (x, y)]
-        equal = abs(x - y) <= max(scale * ctx.mpf(10) ** -30, ctx.mpf(10) ** -40)
+        equal = abs(x - y) <= scale * ctx.mpf(10) ** -30 or _vanishes(a, b, env, abs(x - y))
         if flat[0] != flat[1]:
             return False
         if flat[0]:
@@ -855,6 +855,18 @@ def _same_function(a: Node, b: Node, variables: list[str]) -> bool | None:
     if real + complex_points >= 4:
         return not complex_differ
     return None
+
+
+def _vanishes(a: Node, b: Node, env: dict[str, Any], difference: Any) -> bool:
+    """Whether a small difference is rounding: then it shrinks as the digits grow. A small value does not."""
+    if difference > 1e-20:
+        return False
+    precise = Evaluator(110, env)
+    try:
+        x, y = (precise.mp(precise(tree)) for tree in (a, b))
+    except (Undefined, TooBig):
+        return False
+    return bool(abs(x - y) <= precise.ctx.mpf(difference) * precise.ctx.mpf(10) ** -30)
 
 
 def proportional(a: Node, b: Node, *, positive: bool = False) -> bool | None:

@@ -34,7 +34,7 @@ _STRICT = re.compile(
 )
 
 _WORDS = (
-    r"final\s+answer|correct\s+answer|correct\s+option|correct\s+choice|answer"
+    r"final\s+answers?|correct\s+answer|correct\s+option|correct\s+choice|answers?"
     r"|最终答案|正确答案|答案|(?<![回解])答(?=\s*[:：])|答え"
     r"|respuesta|réponse|antwort|ответ|risposta|resposta"
 )
@@ -50,6 +50,9 @@ _FORMULA_START = re.compile(
     r"(?:\$\$(?P<a>[^$]+)\$\$|\\\[(?P<b>(?:[^\\]|\\(?![\[\]]))+)\\\]|\$(?P<c>(?:[^$\\\n]|\\.)+)\$|\\\((?P<d>(?:[^\\\n]|\\(?!\)))+)\\\))"
 )
 _HOPE = re.compile(r"(?i)[.,;]?\s*\bI hope (?:it|this)\b.*\Z", re.DOTALL)
+_SECOND_THOUGHTS = re.compile(
+    r"(?i)\b(?:wait|but|however|actually|hmm+|mistake|wrong|incorrect|recheck|re-check|recompute|still|not|next)\b|不对|等等|但是|然而|重新"
+)
 _END_TOKENS = re.compile(r"(?:<\|[A-Za-z_]+\|>|</s>|<eos>|</answer>)\s*\Z")
 TAIL = 20_000  # characters at the end in which closing lines are looked for
 
@@ -186,6 +189,9 @@ def _closing(tail: str) -> Extraction | None:
     for marker in reversed(list(_MARKER.finditer(tail))):
         value = _closing_value(tail[marker.end() :], marker["link"])
         if value:
+            after = _HOPE.sub("", tail[marker.end() :]).partition(value)[2]
+            if len(after) > 300 or _SECOND_THOUGHTS.search(after):
+                break  # said on the way, not at the end
             return Extraction(value, "closing-line")
         if value == "":  # a marker that promises an answer and gives none: nothing earlier is revived
             return None
@@ -209,13 +215,13 @@ def _closing_value(rest: str, link: str) -> str | None:
     if not linked and not formula:
         return None
     line = rest.split("\n", 1)[0]
-    if formula and not re.match(r"\s*(?:,|and\b|or\b|\\?%|percent|[或和与、])", rest[formula.end() :]):
-        sentence_end = re.match(r"[\s*_`]*(?:[.。,，;!)]|\Z|\n)", rest[formula.end() :])
-        if sentence_end or not re.search(r"\b(?:is|are)\b|=", line[formula.end() :]):
-            return next(g for g in formula.groups() if g is not None).strip()
+    if formula and re.match(r"[\s*_`]*(?:[.。;!](?!\d)|\Z|\n)", rest[formula.end() :]):
+        return next(g for g in formula.groups() if g is not None).strip()
     line = re.sub(r"\*\*|__|`", "", line).strip()
     # The sentence ends at a full stop that is not a decimal point or part of "a.m."; what follows explains.
-    line = re.split(r"(?<=[^.\s][)\w%$}°。!])[.。](?=\s+[A-Z(]|\s*$)|[。；]", line, maxsplit=1)[0].strip()
-    if inner := re.search(r".*\b(?:is|are|equals)\b\s*[:=]?\s*(?P<value>\S.*)\Z", line):
-        line = inner["value"]
+    line = re.split(r"(?<=[)\w%$}°。!])[.。](?=\s+[A-Z(]|\s*$)|[。；]", line, maxsplit=1)[0].strip()
+    # "Final Answer: The largest n is 34": the sentence names its value after the verb.
+    if not re.search(r"[A-Za-z是为為]", link) and re.match(r"(?!.*[=:])[A-Za-z]{2,}\s", line):
+        if inner := re.search(r"\b(?:is|are|equals)\b\s*(?P<value>\S.*)\Z", line):
+            line = inner["value"]
     return line.strip(" .。,，;；:：")
