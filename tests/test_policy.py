@@ -1,0 +1,299 @@
+"""Making, loading and saving the policy, where its rollouts end, and log-probs without full logits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from concisecli import policy
+from concisecli.config import NewModelConfig
+from concisecli.records import ConciseError
+from tests.conftest import WORDS
+
+SMALL = NewModelConfig(words=WORDS, hidden_size=32, layers=2, heads=2, intermediate_size=64, max_positions=256)
+TEXTS = [
+    "20A-6B+4C-5=",
+    "<think>A20-6=14;B14+4=16; wait check B14+4=18 no ;</think><answer>13</answer>",
+    "  two  spaces\n\ttab, CRLF\r\n and a trailing space ",
+    "é 日本語 🙂 ∑ \\frac{1}{2}",
+    "\x00\x7f don't I'll 1234567890",
+]
+
+
+@pytest.fixture
+def tokenizer(tiny_model: Path) -> Any:
+    return policy.load_tokenizer(tiny_model)
+
+
+@pytest.fixture
+def module(tiny_model: Path) -> Any:
+    return policy.load_model(tiny_model)
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Three rows of 12, 9 and 5 tokens padded on the right; responses start at 4, 2 and 4."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 256, (3, 12), generator=generator)
+    attention, response = torch.zeros(3, 12, dtype=torch.long), torch.zeros(3, 12, dtype=torch.long)
+    for row, (start, end) in enumerate([(4, 12), (2, 9), (4, 5)]):
+        attention[row, :end] = 1
+        response[row, start:end] = 1
+    return ids, attention, response
+
+
+def full_path(module: Any, ids: torch.Tensor, attention: torch.Tensor, t: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and entropies [B, T] through the model's own full logits and the mask as given."""
+    logits = module(input_ids=ids, attention_mask=attention).logits[:, :-1].float() / t
+    everything = torch.log_softmax(logits, -1)
+    taken = everything.gather(-1, ids[:, 1:, None])[..., 0]
+    entropy = -(everything.exp() * everything).sum(-1)
+    pad = torch.zeros(len(ids), 1)
+    return torch.cat([pad, taken], 1), torch.cat([pad, entropy], 1)
+
+
+# --- made from nothing --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_survives_the_round_trip_through_autotokenizer(tiny_model: Path, text: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.batch_decode([tokenizer.encode(text)], skip_special_tokens=True) == [text]
+
+
+def test_every_byte_is_one_token_and_every_word_is_one_token(tokenizer: Any) -> None:
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("20A-6B")) == ["20", "A", "-", "6", "B"]
+    assert len(tokenizer.encode("é")) == 2
+    assert [len(tokenizer.encode(word)) for word in WORDS] == [1] * len(WORDS)
+    assert len(tokenizer) == 256 + 2 + len(WORDS)
+
+
+def test_eos_and_pad_differ_and_only_they_are_skipped_as_special(tokenizer: Any) -> None:
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|endoftext|>", "<pad>")
+    ids = [*tokenizer.encode("<think>a</think><answer>12</answer>"), tokenizer.eos_token_id, tokenizer.pad_token_id]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "<think>a</think><answer>12</answer>"
+
+
+def test_the_folder_is_an_ordinary_one_with_tied_embeddings(tiny_model: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    assert type(model).__name__ == "Qwen2ForCausalLM"
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.generation_config.eos_token_id == model.config.eos_token_id == 256
+    assert model.generation_config.pad_token_id == 257
+    assert {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    } == {file.name for file in tiny_model.iterdir()}
+
+
+def test_one_seed_gives_one_model_and_leaves_the_global_generator_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        policy.new_model(SMALL, seed, tmp_path / name)
+    assert torch.rand(1) == expected
+    a, b, c = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
+    assert a == b != c
+
+
+def test_a_seed_in_the_config_wins_over_the_pipelines(tmp_path: Path) -> None:
+    policy.new_model(SMALL.model_copy(update={"seed": 7}), 1, tmp_path / "a")
+    policy.new_model(SMALL, 7, tmp_path / "b")
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+
+
+def test_initializer_range_is_the_spread_of_the_weights(module: Any) -> None:
+    assert module.model.layers[0].mlp.up_proj.weight.std().item() == pytest.approx(0.08, rel=0.05)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConciseError, match=f"{tmp_path}: no tokenizer loads"):
+        policy.load_tokenizer(tmp_path)
+    with pytest.raises(ConciseError, match=f"{tmp_path}: no causal language model loads"):
+        policy.load_model(tmp_path)
+
+
+def test_bfloat16_is_loaded_when_asked_for(tiny_model: Path) -> None:
+    assert {p.dtype for p in policy.load_model(tiny_model, "bfloat16").parameters()} == {torch.bfloat16}
+
+
+# --- where a rollout ends -----------------------------------------------------------------------------------------
+
+
+def test_the_stop_set_is_the_union_of_all_four_sources(tokenizer: Any, module: Any, tmp_path: Path) -> None:
+    module.config.eos_token_id = 10
+    module.generation_config = GenerationConfig(eos_token_id=[11, 12])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    turn_end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    expected = tuple(sorted({256, 10, 11, 12, turn_end}))
+    assert policy.stop_ids(tokenizer, module) == expected
+    policy.save_model(module, tokenizer, tmp_path / "m")
+    assert policy.stop_ids(policy.load_tokenizer(tmp_path / "m"), tmp_path / "m") == expected
+
+
+def test_plain_text_after_the_answer_is_no_end_of_turn(tokenizer: Any) -> None:
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n\n{% endfor %}"
+    assert policy.turn_end_id(tokenizer) is None
+
+
+def test_without_a_generation_config_there_is_still_a_stop_set(tokenizer: Any, module: Any, tmp_path: Path) -> None:
+    policy.save_model(module, tokenizer, tmp_path / "m")
+    (tmp_path / "m/generation_config.json").unlink()
+    assert policy.stop_ids(tokenizer, tmp_path / "m") == (256,)
+
+
+# --- log-probs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("chunk", [None, 1, 5, 100])
+def test_chunked_logprobs_and_entropy_equal_the_full_path(module: Any, temperature: float, chunk: int | None) -> None:
+    ids, attention, response = batch()
+    logprobs, entropy = policy.token_logprobs(
+        module, ids, attention, response, temperature=temperature, chunk=chunk, with_entropy=True
+    )
+    expected, expected_entropy = full_path(module, ids, attention, temperature)
+    assert (logprobs - expected * response).abs().max() < 1e-5
+    assert entropy is not None
+    assert (entropy - expected_entropy * response).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 5])
+def test_chunked_gradients_equal_those_of_the_full_path(module: Any, chunk: int | None) -> None:
+    ids, attention, response = batch()
+    weight = torch.linspace(-1, 1, ids.numel()).view_as(ids) * response
+
+    def gradients(logprobs: torch.Tensor, entropy: torch.Tensor) -> list[torch.Tensor]:
+        module.zero_grad()
+        (weight * logprobs + 0.3 * response * entropy).sum().backward()
+        return [p.grad.clone() for p in module.parameters()]
+
+    logprobs, entropy = policy.token_logprobs(
+        module, ids, attention, response, temperature=0.7, chunk=chunk, with_entropy=True
+    )
+    assert entropy is not None
+    ours = gradients(logprobs, entropy)
+    for found, expected in zip(ours, gradients(*full_path(module, ids, attention, 0.7)), strict=True):
+        assert (found - expected).abs().max() < 1e-5 * (1 + expected.abs().max())
+
+
+def test_entropy_is_left_out_unless_asked_for(module: Any) -> None:
+    assert policy.token_logprobs(module, *batch())[1] is None
+
+
+def test_what_stands_in_the_padding_changes_nothing(module: Any) -> None:
+    ids, attention, response = batch()
+    other = torch.where(attention.bool(), ids, 99)
+    assert torch.equal(
+        policy.token_logprobs(module, ids, attention, response)[0],
+        policy.token_logprobs(module, other, attention, response)[0],
+    )
+
+
+def test_padding_on_the_left_is_masked_too(module: Any) -> None:
+    ids, attention, response = (x[1:2, :9] for x in batch())
+    padded = [torch.cat([torch.full((1, 3), fill), x], 1) for fill, x in ((7, ids), (0, attention), (0, response))]
+    left, _ = policy.token_logprobs(module, *padded)
+    alone, _ = policy.token_logprobs(module, ids, attention, response)
+    assert (left[:, 3:] - alone).abs().max() < 1e-5
+
+
+def test_only_response_positions_reach_the_head_and_never_more_than_a_chunk(module: Any) -> None:
+    seen: list[int] = []
+    module.lm_head.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[0]))
+    with torch.no_grad():
+        policy.token_logprobs(module, *batch(), chunk=5)
+    assert seen == [5, 5, 5, 1]
+
+
+def test_no_response_at_all_gives_zeros_with_a_gradient(module: Any) -> None:
+    ids, attention, response = batch()
+    logprobs, entropy = policy.token_logprobs(module, ids, attention, response * 0, with_entropy=True)
+    assert not logprobs.any()
+    assert entropy is not None
+    assert not entropy.any()
+    logprobs.sum().backward()
+
+
+def test_a_response_that_starts_at_the_first_token_is_a_mistake(module: Any) -> None:
+    ids, attention, response = batch()
+    with pytest.raises(ValueError, match="first token of a row has no prediction"):
+        policy.token_logprobs(module, ids, attention, torch.ones_like(response))
+
+
+def test_a_head_by_another_name_is_found() -> None:
+    from transformers import BioGptConfig, BioGptForCausalLM
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    module = BioGptForCausalLM(BioGptConfig(vocab_size=260, max_position_embeddings=64, **sizes)).eval()
+    assert not hasattr(module, "lm_head")
+    ids, attention, response = batch()
+    expected, _ = full_path(module, ids, attention, 1.0)
+    assert (policy.token_logprobs(module, ids, attention, response)[0] - expected * response).abs().max() < 1e-5
+
+
+def test_a_model_that_caps_its_logits_is_refused(tmp_path: Path, tokenizer: Any) -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = Gemma2Config(vocab_size=260, head_dim=16, num_key_value_heads=2, final_logit_softcapping=0.5, **sizes)
+    module = Gemma2ForCausalLM(config)
+    with torch.no_grad():
+        module.model.embed_tokens.weight.mul_(20)
+    policy.save_model(module, tokenizer, tmp_path / "m")
+    with pytest.raises(ConciseError, match="changes its logits after the output embedding"):
+        policy.load_model(tmp_path / "m")
+
+
+# --- saved --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_loads_with_equal_weights(module: Any, tokenizer: Any, tmp_path: Path) -> None:
+    with torch.no_grad():
+        module.model.norm.weight.mul_(2)
+    policy.save_model(module, tokenizer, tmp_path / "deep/m")
+    again = policy.load_model(tmp_path / "deep/m").state_dict()
+    assert all(torch.equal(weight, again[name]) for name, weight in module.state_dict().items())
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["m"]
+
+
+def test_weights_gathered_elsewhere_are_saved_in_the_place_of_the_policys_own(
+    module: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    named = ((name, torch.full_like(weight, 0.5)) for name, weight in module.named_parameters())
+    policy.save_model(module, tokenizer, tmp_path / "m", named)
+    assert all((p == 0.5).all() for p in policy.load_model(tmp_path / "m").parameters())
+    assert not (module.model.norm.weight == 0.5).any()
+
+
+def test_saving_again_replaces_the_whole_folder(module: Any, tokenizer: Any, tmp_path: Path) -> None:
+    policy.save_model(module, tokenizer, tmp_path / "m")
+    (tmp_path / "m/stale").write_text("x")
+    policy.save_model(module, tokenizer, tmp_path / "m")
+    assert not (tmp_path / "m/stale").exists()
+    assert json.loads((tmp_path / "m/config.json").read_text())["model_type"] == "qwen2"
+
+
+def test_a_save_that_fails_leaves_the_old_folder_whole(
+    module: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy.save_model(module, tokenizer, tmp_path / "m")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir()}
+
+    def full_disk(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(policy, "_fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        policy.save_model(module, tokenizer, tmp_path / "m")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir()} == before
