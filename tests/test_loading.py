@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import textwrap
 from collections.abc import Callable
@@ -386,9 +387,9 @@ def test_files_that_are_no_pipeline_get_one_line(write: Write, text: str, messag
 
 
 def test_files_that_cannot_be_read_get_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read .*: No such file"):
+    with pytest.raises(UsageError, match=r"cannot read .*: No such file"):
         read_yaml(tmp_path / "none.yaml")
-    with pytest.raises(UsageError, match="cannot read .*: Is a directory"):
+    with pytest.raises(UsageError, match=r"cannot read .*: Is a directory"):
         read_yaml(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"run: \xe9\n")
     with pytest.raises(UsageError, match="is not UTF-8 text"):
@@ -420,10 +421,12 @@ def test_a_set_can_change_an_input(write: Write) -> None:
 @given(st.text(max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_no_text_whatever_makes_the_reader_fail_otherwise(text: str) -> None:
+    refused = ""
     try:
         parse(text, "x.yaml", Path())
     except UsageError as error:
-        assert str(error).startswith("x.yaml")
+        refused = str(error)
+    assert not refused or refused.startswith("x.yaml")
 
 
 @given(
@@ -439,10 +442,8 @@ def test_no_tree_whatever_makes_the_checks_fail_otherwise(value: Any) -> None:
         {"run": value, "stages": value},
         {"run": "t", "stages": {"rl1": {"uses": "train", "config": value}}},
     ):
-        try:
+        with contextlib.suppress(UsageError):
             assert isinstance(pipeline_of(holder)[0], Pipeline)
-        except UsageError:
-            pass
 
 
 # --- where the file is ------------------------------------------------------------------------------------------------
