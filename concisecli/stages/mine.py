@@ -104,32 +104,33 @@ def decide(
     `attempt` solves each problem once for every number in its range, which seeds the rollout.
     """
     tallies = {p.id: Tally() for p in problems}
-    open_ = list(problems)
-    while open_:
-        ranges = [_next_attempts(tallies[p.id], config) for p in open_]
-        for problem, solved in zip(open_, attempt(open_, ranges), strict=True):
-            t, right = tallies[problem.id], sum(solved)
-            tallies[problem.id] = Tally(t.right + right, t.wrong + len(solved) - right)
-        open_ = [p for p in open_ if _next_attempts(tallies[p.id], config)]
+    undecided = list(problems)
+    while undecided:
+        ranges = [_next_attempts(tallies[p.id], config) for p in undecided]
+        for problem, solved in zip(undecided, attempt(undecided, ranges), strict=True):
+            tally, right = tallies[problem.id], sum(solved)
+            tallies[problem.id] = Tally(tally.right + right, tally.wrong + len(solved) - right)
+        undecided = [p for p in undecided if verdict(tallies[p.id], config) is None]
     return tallies
 
 
+def verdict(tally: Tally, config: MineConfig) -> bool | None:
+    """Whether the problem is hard, once no outcome of the attempts left can change it; None before."""
+    left = config.attempts - tally.attempts
+    totals = range(tally.right, tally.right + left + 1)
+    answers = {is_hard(PassRate("", 0, total, config.attempts), config) for total in totals}
+    return answers.pop() if len(answers) == 1 else None
+
+
 def _next_attempts(tally: Tally, config: MineConfig) -> range:
-    """As many attempts as are needed at least before the problem can be decided; none when it is."""
-    most_right = math.floor(config.max_pass_rate * config.attempts + 1e-9)
-    least_right = 0 if config.min_pass_rate is None else math.ceil(config.min_pass_rate * config.attempts - 1e-9)
-    until_easy = most_right + 1 - tally.right
-    left_for_easy = config.attempts - tally.attempts - until_easy
-    until_not_easy = left_for_easy + 1  # that many more wrong ones and `easy` is out of reach
-    until_solved_enough = least_right - tally.right
-    until_hopeless = config.attempts - tally.attempts - until_solved_enough + 1
-    if until_easy <= 0 or until_hopeless <= 0:
-        return range(0)
-    if until_not_easy <= 0 and until_solved_enough <= 0:
-        return range(0)
-    to_keep = max(until_not_easy, until_solved_enough, 1)
-    number = min(until_easy, to_keep, until_hopeless if until_solved_enough > 0 else to_keep)
-    return range(tally.attempts, tally.attempts + number)
+    """Numbers of the next attempts: the fewest after which the problem can be decided."""
+    for number in range(1, config.attempts - tally.attempts + 1):
+        if any(
+            verdict(Tally(tally.right + right, tally.wrong + number - right), config) is not None
+            for right in (0, number)
+        ):
+            return range(tally.attempts, tally.attempts + number)
+    return range(tally.attempts, config.attempts)
 
 
 def _attempter(
