@@ -2,15 +2,17 @@
 
 Both take a loss that is this rank's share of a sum over the global batch and add gradients up over ranks, so that one
 trainer serves both. In bfloat16 the optimiser always steps fp32 masters: torch keeps fp32 weights and computes under
-autocast, DeepSpeed keeps bf16 weights beside its own fp32 copies.
+autocast (as does ZeRO-0), ZeRO 1-3 keeps bf16 weights beside its own fp32 copies.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -177,13 +179,18 @@ class DeepSpeedBackend:
         self.module = module.eval()
         self._zero = deepspeed.zero
         self._zero_stage = config.zero_stage
+        self._norm = math.nan  # ZeRO-0 only
         self._spread = torch.zeros((), dtype=torch.float64, device=self.device)
         module.to(self.device)
         for param in module.parameters():
             param.register_hook(self._watch)
+        adamw = _adamw(module, optimiser)
+        if config.zero_stage == 0:
+            # It gives no norm, and sums gradients over ranks only within its own step: clip there.
+            adamw.register_step_pre_hook(lambda *_: self._clip_unsharded(optimiser.clip_norm))
         self.engine, *_ = deepspeed.initialize(
-            model=_Scorer(module),
-            optimizer=_adamw(module, optimiser),
+            model=_Scorer(module, config.dtype if config.zero_stage == 0 else "float32"),
+            optimizer=adamw,
             config=_deepspeed_json(config, optimiser),
             dist_init_required=False,
         )
@@ -199,10 +206,9 @@ class DeepSpeedBackend:
         return math.isfinite(spread)
 
     def step(self) -> float:
-        norm = self._unsharded_norm() if self._zero_stage == 0 else None
         self.engine.step()
         self._spread.zero_()
-        return float(self.engine.get_global_grad_norm()) if norm is None else norm
+        return self._norm if self._zero_stage == 0 else float(self.engine.get_global_grad_norm())
 
     def set_lr(self, lr: float) -> None:
         for group in self.engine.optimizer.param_groups:
@@ -233,21 +239,20 @@ class DeepSpeedBackend:
         low, high = torch.aminmax(grad)
         self._spread += high.double() - low.double()
 
-    def _unsharded_norm(self) -> float:
-        """ZeRO-0 gives no norm: take it from the reduced gradients, which the engine's step then leaves as they are."""
-        self.engine.allreduce_gradients()
-        return torch.nn.utils.get_total_norm([p.grad for p in self.module.parameters() if p.grad is not None]).item()
+    def _clip_unsharded(self, clip_norm: float) -> None:
+        self._norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm).item()
 
 
 class _Scorer(torch.nn.Module):
     """The policy as DeepSpeed sees it: its hooks gather and free weights around one forward call, ours."""
 
-    def __init__(self, policy: torch.nn.Module) -> None:
+    def __init__(self, policy: torch.nn.Module, dtype: Dtype) -> None:
         super().__init__()
         self.policy = policy
+        self._dtype = dtype
 
     def forward(self, batch: TrainBatch, *, temperature: float, with_entropy: bool) -> Scores:
-        return score(self.policy, batch, dtype="float32", temperature=temperature, with_entropy=with_entropy)
+        return score(self.policy, batch, dtype=self._dtype, temperature=temperature, with_entropy=with_entropy)
 
 
 def _adamw(module: torch.nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
@@ -268,19 +273,23 @@ def _import_deepspeed() -> Any:
         raise ConciseError("backend 'deepspeed' is not installed; pip install 'concise[gpu]', or use torch") from error
     # Else the first init on a CPU compiles a C++ op: 30-80 s, and fatal without g++ and ninja. Plain gloo does.
     ShareMemCommBuilder.is_compatible = lambda self, verbose=False: False
-    warnings.filterwarnings("ignore", message=".*reduce_scatter_tensor.*", category=FutureWarning)  # its own call
+    for handler in deepspeed.utils.logger.handlers:
+        handler.setStream(sys.stderr)  # stdout is for results
+    deepspeed.utils.logger.setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.c10d_logger")  # its own calls
     return deepspeed
 
 
 def _deepspeed_json(config: DeepSpeedConfig, optimiser: OptimiserConfig) -> dict[str, Any]:
+    sharded = config.zero_stage > 0
     return {
         "train_micro_batch_size_per_gpu": 1,  # only counted, never used: we form the micro-batches
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
-        "gradient_clipping": optimiser.clip_norm,
+        "gradient_clipping": optimiser.clip_norm if sharded else 0.0,
         "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
         "zero_allow_untested_optimizer": True,  # torch's AdamW: its resume is bit-exact, DeepSpeed's CPU Adam is not
-        "bf16": {"enabled": config.dtype == "bfloat16"},
+        "bf16": {"enabled": sharded and config.dtype == "bfloat16"},
         "steps_per_print": None,
     }
 

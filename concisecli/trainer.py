@@ -76,12 +76,11 @@ class Trainer:
         """
         everyone = canonical(row for rank_rows in dist.gather(list(rows)) for row in rank_rows if row.tokens)
         parts = minibatches(everyone, self._parts, seed=self._config.seed, step=step)
-        shares = [share(part, self.backend.world) for part in parts]
-        if self.loss and self.loss.old_logprobs == "trainer":
-            shares = self._with_own_logprobs(shares)
+        fresh = [share(part, self.backend.world) for part in parts]
+        scored = self._with_own_logprobs(fresh) if self.loss and self.loss.old_logprobs == "trainer" else fresh
         done: list[Metrics] = []
         for index in range(self._parts * self._epochs):
-            ranks = shares[index % self._parts]
+            ranks = (scored if done else fresh)[index % self._parts]
             if any(ranks):
                 lr = learning_rate(self._config, step * self._parts * self._epochs + index, self._optimiser_steps)
                 done.append(self._optimiser_step(ranks, lr, step=step, first=not done))
