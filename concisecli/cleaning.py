@@ -84,16 +84,16 @@ COMMANDS = (
     "bullet bigcup bigcap tan tanh tau text textbf textit texttt textrm tfrac theta times to top triangle tilde "
     "vec varphi varepsilon vartheta vdots vee vert vmatrix frac forall flat rho right rangle rceil rfloor rm "
     "rightarrow Rightarrow"
-).split()
-AFTER_LINE_FEED = ("eq", "abla", "otin", "leq", "geq")  # `\neq`; a line may begin with `u` or `e` for other reasons
-SWALLOWED_COMMAND = re.compile(
-    "|".join(
-        f"{re.escape(char)}(?=(?:{'|'.join(sorted((c[1:] for c in COMMANDS if c[0] == letter), key=len, reverse=True))})"
-        f"(?![a-z]))"
-        for char, letter in SWALLOWED.items()
-        if char != "\n"
-    )
 )
+AFTER_LINE_FEED = ("eq", "abla", "otin", "leq", "geq")  # `\neq`; a line may begin with `u` or `e` for other reasons
+
+
+def _swallowed_command(char: str, letter: str) -> str:
+    tails = sorted((c[1:] for c in COMMANDS.split() if c[0] == letter), key=len, reverse=True)
+    return f"{re.escape(char)}(?=(?:{'|'.join(tails)})(?![a-z]))"
+
+
+SWALLOWED_COMMAND = re.compile("|".join(_swallowed_command(c, x) for c, x in SWALLOWED.items() if c != "\n"))
 SWALLOWED_N = re.compile(rf"\n(?=(?:{'|'.join(AFTER_LINE_FEED[:3])})(?![a-zA-Z]))")
 # In TeX's old fonts the form feed is the ligature fi, the vertical tab ff.
 LIGATURES = {"\x0c": "fi", "\x0b": "ff"}
@@ -124,7 +124,8 @@ ASKS_PROOF = re.compile(
     r"\b(?:prove|show|verify|demonstrate)\b(?:\s+(?:that|the|if|for|there)\b|\s*:)|证明|求证", re.IGNORECASE
 )
 ASKS_VALUE = re.compile(
-    r"\?|？|\b(?:find|determine|compute|calculate|evaluate|what|how (?:many|much)|give|express|solve|list|which)\b|求(?!证)|多少|计算",
+    r"\?|？|\b(?:find|determine|compute|calculate|evaluate|what|how (?:many|much)|give|express|solve|list|which)\b"
+    r"|求(?!证)|多少|计算",
     re.IGNORECASE,
 )
 HANGING = re.compile(
@@ -150,7 +151,7 @@ def clean(row: Row, config: CleaningConfig) -> Row | Drop:
     problem = strip_instructions(texts[0] or "", config.strip_prefixes, config.strip_suffixes)
     problem = PROPOSED.sub("", problem).strip()
     solution = strip_forum_tail(texts[2]) if texts[2] else None
-    return replace(row, problem=problem, answer=_bare(texts[1]), solution=solution)
+    return replace(row, problem=problem, answer=bare_answer(texts[1]), solution=solution)
 
 
 def refuse(row: Row) -> Drop | None:
@@ -274,7 +275,7 @@ def incomplete(problem: str) -> str:
     return ""
 
 
-def _bare(answer: str | None) -> str | None:
+def bare_answer(answer: str | None) -> str | None:
     """The answer without the delimiters around it; None where nothing or a placeholder is left."""
     if answer is None:
         return None

@@ -214,7 +214,7 @@ class SelectConfig(Config):
     tokenizer: str | None = None  # a folder or hub name
     languages: tuple[Literal["en", "zh"], ...] | None = None
     subjects: tuple[str, ...] | None = None
-    answer_types: tuple[str, ...] | None = None  # names in `selection.ANSWER_TYPES`
+    answer_types: tuple[str, ...] | None = None  # names in `filters.ANSWER_TYPES`
     figures: Literal["keep", "drop"] = "keep"  # rows with [asy] code
     missing: Literal["keep", "drop", "stop"] = "drop"
 
@@ -270,12 +270,12 @@ class AgreementConfig(Config):
     without_solution: Literal["pass-if-parses", "join", "drop"] = "pass-if-parses"  # join: else as pass-if-parses
     without_box: Literal["last-formula", "drop"] = "last-formula"
     choice_letters: Literal["drop", "keep", "value"] = "value"  # value: the text behind the letter is the answer
-    several_boxes: Literal["last", "any", "drop"] = "last"
+    several_boxes: Literal["gather", "last", "drop"] = "gather"  # gather: all are the answer where all were asked for
 
 
 class DedupConfig(Config):
     near: bool = True  # beside the exact key
-    similarity: float = Field(0.7, gt=0, le=1)  # Jaccard of word shingles from which two problems are compared
+    similarity: float = Field(0.6, gt=0, le=1)  # Jaccard of content-word shingles from which two problems are compared
     conflicts: Literal["drop", "verified"] = "verified"  # different answers: drop all, or keep the verified one
     prefer: tuple[str, ...] = ()  # sources in order of trust, after verified solutions
 

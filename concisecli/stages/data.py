@@ -1,21 +1,183 @@
-"""`data build`: a recipe becomes problems and examples, with every dropped row accounted for."""
+"""`data build`: a recipe becomes problems and examples, with every dropped row accounted for.
+
+Writes problems.parquet and/or examples.parquet, dropped.jsonl.zst, data_card.md, and what `to` asks for.
+"""
 
 from __future__ import annotations
 
-from concisecli import recipes
-from concisecli.artifacts import write_examples, write_problems
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from concisecli import exports, recipes, sources
+from concisecli.artifacts import (
+    atomic_write,
+    example_schema,
+    iter_jsonl,
+    json_line,
+    problem_schema,
+    write_examples,
+    write_jsonl,
+    write_problems,
+    write_text,
+)
+from concisecli.card import Counts, all_overlaps, card
 from concisecli.config import DataConfig
-from concisecli.records import StageResult, StageRun
+from concisecli.parts import drop_record
+from concisecli.records import Example, Problem, StageResult, StageRun
+from concisecli.tables import TableWriter
+
+PARTS = "parts"
 
 
 def run(stage: StageRun) -> StageResult:
     config: DataConfig = stage.config
     problems, examples = recipes.synthetic(config)
+    real = recipes.row_sources(config)
+    if not real:
+        return _write_synthetic(stage.folder, problems, examples)
+    revisions = {name: sources.revision(source) for name, source in real.items()}
+    parts = stage.folder / PARTS
+    gathered = recipes.gather(config, parts)
+    decided = recipes.decide(config, gathered)
+    counts = Counts()
+    rows = _write_rows(stage.folder, config, gathered, decided, counts, problems, examples)
+    outputs = _outputs(stage.folder, config, rows)
+    write_text(stage.folder / "data_card.md", card(stage.name, config, real, revisions, gathered, counts))
+    outputs["card"] = "data_card.md"
+    if any(tally.overlaps for tally in gathered.tallies.values()):
+        write_jsonl(stage.folder / "overlaps.jsonl", all_overlaps(gathered))
+        outputs["overlaps"] = "overlaps.jsonl"
+    shutil.rmtree(parts)
+    return StageResult(outputs, _metrics(gathered, counts, revisions), rows)
+
+
+def _write_synthetic(folder: Path, problems: list[Problem], examples: list[Example]) -> StageResult:
     outputs, rows = {}, {}
     if problems:
         outputs["problems"] = "problems.parquet"
-        rows["problems"] = write_problems(stage.folder / "problems.parquet", problems)
+        rows["problems"] = write_problems(folder / "problems.parquet", problems)
     if examples:
         outputs["examples"] = "examples.parquet"
-        rows["examples"] = write_examples(stage.folder / "examples.parquet", examples)
+        rows["examples"] = write_examples(folder / "examples.parquet", examples)
     return StageResult(outputs, dict(rows), rows)
+
+
+def _write_rows(
+    folder: Path,
+    config: DataConfig,
+    gathered: recipes.Gathered,
+    decided: recipes.Decided,
+    counts: Counts,
+    problems: list[Problem],
+    examples: list[Example],
+) -> dict[str, int]:
+    """One pass over the parts: what stays goes to the tables, what goes to the file of dropped rows."""
+    with ExitStack() as stack:
+        tables = {
+            "problems": TableWriter(folder / "problems.parquet", problem_schema()),
+            "examples": TableWriter(folder / "examples.parquet", example_schema()),
+        }
+        for tool in config.to:
+            if tool in exports.PROBLEM_ROWS:
+                tables[tool] = TableWriter(_export_path(folder, tool, "problems"), None)
+            if tool in exports.EXAMPLE_ROWS:
+                tables[f"{tool}_examples"] = TableWriter(_export_path(folder, tool, "examples"), None)
+        for table in tables.values():
+            stack.enter_context(table)
+        dropped = stack.enter_context(DroppedWriter(folder / "dropped.jsonl.zst"))
+        for record in _part_drops(gathered):
+            dropped.add(record)
+        for problem in problems:
+            _add_problem(tables, problem)
+        for example in examples:
+            _add_example(tables, example)
+        for item, drop in recipes.kept_rows(gathered, decided):
+            if drop:
+                counts.drop(item, drop)
+                dropped.add(drop_record(item.row, drop, item.response))
+                continue
+            counts.keep(item)
+            if item.response is None:
+                _add_problem(tables, recipes.problem_of(item))
+            else:
+                _add_example(tables, recipes.example_of(item))
+    return {name: table.rows for name, table in tables.items() if table.rows} | {"dropped": dropped.rows}
+
+
+def _add_problem(tables: dict[str, TableWriter], problem: Problem) -> None:
+    tables["problems"].add_problem(problem)
+    for tool, row in exports.PROBLEM_ROWS.items():
+        if tool in tables:
+            tables[tool].add(row(problem, tables[tool].rows))
+
+
+def _add_example(tables: dict[str, TableWriter], example: Example) -> None:
+    tables["examples"].add_example(example)
+    for tool, row in exports.EXAMPLE_ROWS.items():
+        if f"{tool}_examples" in tables:
+            tables[f"{tool}_examples"].add(row(example, tables[f"{tool}_examples"].rows))
+
+
+def _export_path(folder: Path, tool: str, what: str) -> Path:
+    return folder / (f"{what}.{tool}.jsonl" if tool == "conciser" else f"{what}.{tool}.parquet")
+
+
+def _part_drops(gathered: recipes.Gathered) -> Iterator[dict[str, Any]]:
+    for paths in gathered.paths.values():
+        for path in paths:
+            yield from iter_jsonl(path.with_suffix(".dropped.jsonl"))
+
+
+def _outputs(folder: Path, config: DataConfig, rows: dict[str, int]) -> dict[str, str]:
+    named = {"problems": "problems.parquet", "examples": "examples.parquet", "dropped": "dropped.jsonl.zst"}
+    for tool in config.to:
+        named[tool] = _export_path(folder, tool, "problems").name
+        named[f"{tool}_examples"] = _export_path(folder, tool, "examples").name
+    return {name: path for name, path in named.items() if (folder / path).exists()}
+
+
+def _metrics(gathered: recipes.Gathered, counts: Counts, revisions: dict[str, str | None]) -> dict[str, Any]:
+    read = sum(tally.read for tally in gathered.tallies.values())
+    kept = sum(counts.kept.values())
+    reasons: dict[str, int] = {}
+    for found in (*(t.reasons for t in gathered.tallies.values()), *counts.reasons.values()):
+        for reason, n in found.items():
+            reasons[reason] = reasons.get(reason, 0) + n
+    pinned = {name: revision for name, revision in revisions.items() if revision}
+    return {"read": read, "kept": kept, "verified": counts.verified, "dropped": dict(sorted(reasons.items())),
+            **({"revisions": pinned} if pinned else {})}  # fmt: skip
+
+
+class DroppedWriter:
+    """dropped.jsonl.zst: one line a dropped row, written as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, 0
+
+    def __enter__(self) -> DroppedWriter:
+        self.stack = ExitStack()
+        temporary = self.stack.enter_context(atomic_write(self.path))
+        file = self.stack.enter_context(temporary.open("wb"))
+        self.stream = self.stack.enter_context(zstandard.ZstdCompressor(level=6).stream_writer(file))
+        return self
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.stream.write(json_line(record).encode())
+        self.rows += 1
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
+
+
+def read_dropped(path: Path) -> Iterable[dict[str, Any]]:
+    """The records of dropped.jsonl.zst."""
+    from concisecli.config import FileSource
+
+    for row in sources.read("dropped", FileSource(path=path, format="jsonl")):
+        if isinstance(row, sources.RawRow):
+            yield row.fields

@@ -1,0 +1,208 @@
+r"""One spelling for equal problem texts: tokens, the key of exact repeats, the id, and what must agree in near repeats.
+
+Cosmetics go (`$`, `\left`, `\dfrac`, thousands separators, punctuation, case of words); numbers, operators, figures and
+the case of single letters stay, so that k>0 and k<0 remain different problems.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from functools import lru_cache
+
+SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+SYMBOLS = {
+    "≤": "<=", "⩽": "<=", "≦": "<=", "≥": ">=", "⩾": ">=", "≧": ">=", "≠": "!=", "×": "*", "·": "·", "⋅": "·", "∙": "·",
+    "÷": "/", "−": "-", "–": "-", "—": " — ", "∞": " infty ", "√": " sqrt ", "°": " deg ", "∠": " angle ",
+    "△": " triangle ", "∈": " in ", "∪": " cup ", "∩": " cap ", "⊂": " subset ", "⊆": " subseteq ", "→": " to ",
+    "⊥": " perp ", "∥": " parallel ", "≡": " equiv ", "≅": " cong ", "±": " pm ", "…": " ... ", "’": "'", "‘": "'",
+    "′": "'", "“": " ", "”": " ", "∑": " sum ", "∏": " prod ", "∫": " int ", "∅": " emptyset ",
+}  # fmt: skip
+SYMBOL = re.compile("|".join(map(re.escape, SYMBOLS)))
+
+
+def words_of(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+GREEK = {chr(c): f" {unicodedata.name(chr(c)).split()[-1].lower()} " for c in range(0x3B1, 0x3CA) if c != 0x3C2}
+
+RELATIONS = {
+    "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=", "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=",
+    "lt": "<", "gt": ">", "times": "*", "cdot": "·", "div": "/", "ldots": "...", "dots": "...", "cdots": "...",
+    "dotsc": "...", "dotsb": "...", "lbrace": "{", "rbrace": "}", "vert": "|", "lvert": "|", "rvert": "|", "mid": "|",
+    "circ": "deg", "degree": "deg", "prime": "'", "varnothing": "emptyset", "bigtriangleup": "triangle",
+    "rightarrow": "to", "longrightarrow": "to", "sim": "~", "colon": ":", "ast": "*", "varphi": "phi",
+    "varepsilon": "epsilon", "vartheta": "theta", "backslash": " ", "pmod": "mod", "bmod": "mod", "cfrac": "frac",
+    "dfrac": "frac", "tfrac": "frac", "dbinom": "binom", "tbinom": "binom",
+}  # fmt: skip
+COSMETIC = words_of(
+    "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle scriptstyle limits "
+    "nolimits quad qquad enspace thinspace text textbf textit textrm texttt textsf textnormal emph mathrm mathbf "
+    "mathit mathsf mathcal mathbb mathfrak mbox hbox operatorname boldsymbol bf rm it noindent par newline hline "
+    "hfill vspace hspace phantom overrightarrow underline"
+)
+FENCES = re.compile(r"\\[()\[\]]|\$|\\\\(?:\[[^\]]*\])?|(?<!\\)&|~|\\[,;:! ]")
+COMMAND = re.compile(r"\\([a-zA-Z]+)\*?|\\(.)", re.DOTALL)
+THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,|\\!,|,\\!)(?=\d{3}(?!\d))")
+SINGLE = re.compile(r"\{\s*([A-Za-z0-9.]+|[+-]\s*\d+)\s*\}")
+FRACTION = re.compile(r"\bfrac\s*(?:(\d)\s*(\d)(?!\d)|\{\s*(\w+)\s*\}\s*\{\s*(\w+)\s*\}|\s(\w+)\s+(\w+)\b)")
+SEGMENT = re.compile(r"\b(?:overline|bar|vec|widehat)\s*\{?\s*(?=[A-Z]{2})")
+WORD_HYPHEN = re.compile(r"(?<=[A-Za-z]{2})-(?=[A-Za-z]{2})|(?<=\d)-(?=[A-Za-z]{3})|(?<=[A-Za-z])-(?=[a-z]{3})")
+NON_HYPHEN = re.compile(r"\b([Nn]on|[Cc]o|[Rr]e)-(?=[a-z]{3})")
+PRODUCT = re.compile(r"(?<=[\d)])\s*[·*]\s*(?=[\d(])")
+APOSTROPHE = re.compile(r"(?<=[A-Za-z]{2})'(?:s\b)?")
+MONEY = re.compile(r"\\\$|\bUS\$")
+TOKEN = re.compile(r"\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|[\u3400-\u9fff]|<=|>=|!=|\.\.\.|[^\s\w]|\w")
+PUNCTUATION = frozenset('.,;?"`“”。，；？、：—\u200b_')  # ':' and '!' are judged by what stands beside them
+
+STOP_WORDS = words_of(
+    "a an the of is are be was were been being that this these those it its and in on at to for from by with as if "
+    "then let we you your our us i there here given suppose assume consider such where which when what whats find "
+    "determine compute calculate evaluate solve give express write state obtain get value values please answer final "
+    "result following also have has had do does can could must should will would may might may denote denoted define "
+    "defined so now hence thus therefore each so-called say called problem question help me simplest form possible "
+    "exactly need needs know known knowing into out up having expressed terms"
+)
+NUMERALS = tuple(
+    "zero,one,two,three,four,five,six,seven,eight,nine,ten,eleven,twelve,thirteen,fourteen,fifteen,sixteen,seventeen,"
+    "eighteen,nineteen,twenty".split(",")
+)
+NUMBER_WORDS = {
+    word: str(n)
+    for n, word in enumerate(NUMERALS)
+    if word != "one"  # as often a pronoun as a number
+} | {"thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "percent": "%", "degree": "deg", "degrees": "deg"}
+FUNCTIONS = words_of(
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp lim gcd lcm max min mod floor ceil lfloor "
+    "rfloor lceil rceil sqrt frac binom sum prod int deg det infty pi cup cap subset subseteq in notin perp parallel "
+    "equiv cong pm overline vec bar hat forall exists alpha beta gamma delta epsilon zeta eta theta iota kappa lambda "
+    "mu nu xi rho sigma tau upsilon phi chi psi omega"
+)
+
+
+def tokens(text: str) -> tuple[str, ...]:
+    r"""The text's words, numbers, letters and operators in one spelling.
+
+    >>> tokens(r"Find $\dfrac{1}{2}+x^{2}$.") == tokens(r"find \( \frac12 + x^2 \)")
+    True
+    """
+    return _tokens(text)
+
+
+def key(text: str) -> bytes:
+    """16 bytes that are equal for texts which differ in cosmetics alone."""
+    return hashlib.blake2b("\x1f".join(tokens(text)).encode(), digest_size=16).digest()
+
+
+def problem_id(text: str) -> str:
+    """The id of a problem: the same on every machine, for every copy that differs in cosmetics alone."""
+    return key(text).hex()[:16]
+
+
+def shingles(words: tuple[str, ...], size: int = 3) -> list[str]:
+    """Runs of `size` tokens; a shorter text is one shingle."""
+    if len(words) <= size:
+        return [" ".join(words)] if words else []
+    return [" ".join(words[i : i + size]) for i in range(len(words) - size + 1)]
+
+
+def content(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The tokens that carry the problem: without articles, auxiliaries and the verbs that ask."""
+    return tuple(stem(NUMBER_WORDS.get(w, w)) for w in words if w.lower() not in STOP_WORDS or len(w) == 1)
+
+
+def quantities(words: tuple[str, ...]) -> tuple[str, ...]:
+    """What must agree before two texts are one problem, in order: numbers (words too), operators, letters, names of
+    functions and words in capitals."""
+    found = []
+    for word in words:
+        word = NUMBER_WORDS.get(word, word)
+        counts = not word.isalpha() or len(word) == 1 or word in FUNCTIONS or word.isupper()
+        if counts and word not in ("a", "A", "I", "(", ")", "'"):
+            found.append(word)
+    return tuple(found)
+
+
+@lru_cache(maxsize=65536)
+def stem(word: str) -> str:
+    """A word without its plural or verb ending, roughly: enough to see that `ball` and `balls` are one word."""
+    if len(word) < 4 or not word.isalpha() or word.isupper():
+        return word
+    for ending, rest in (("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("s", "")):
+        if word.endswith(ending) and not word.endswith(("ss", "us", "is")) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)] + rest
+    return word
+
+
+def _tokens(text: str) -> tuple[str, ...]:
+    text = text.translate(SUBSCRIPTS)
+    if not text.isascii():
+        text = _ascii(text)
+    text = APOSTROPHE.sub("", THOUSANDS.sub("", MONEY.sub(" ", text)))
+    text = FENCES.sub(" ", text.replace("**", " "))
+    text = COMMAND.sub(_command, text)
+    text = text.replace("%", " % ")
+    while True:
+        plain = FRACTION.sub(_fraction, text)
+        plain = SINGLE.sub(r" \1 ", plain) if "{" in plain else plain
+        if plain == text:
+            break
+        text = plain
+    text = SEGMENT.sub(" ", text)
+    text = NON_HYPHEN.sub(r"\1", text)
+    text = WORD_HYPHEN.sub(" ", text)
+    text = PRODUCT.sub(" * ", text)
+    found = TOKEN.findall(text)
+    return tuple(_case(word) for i, word in enumerate(found) if _counts(found, i, word))
+
+
+def _ascii(text: str) -> str:
+    """Full-width forms, fractions, superscripts, Greek and operators in the spelling of LaTeX without backslashes."""
+    text = re.sub(
+        "[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+",
+        lambda m: "^" + ("{%s}" if len(m.group()) > 1 else "%s") % m.group().translate(SUPERSCRIPTS),
+        text,
+    )
+    text = SYMBOL.sub(lambda m: SYMBOLS[m.group()], text)
+    text = unicodedata.normalize("NFKC", text).replace("\u2044", "/")
+    return "".join(GREEK.get(c, c) for c in text)
+
+
+def _command(match: re.Match[str]) -> str:
+    name, other = match.group(1), match.group(2)
+    if other is not None:
+        return {"{": " lset ", "}": " rset ", "|": "|", "%": "%", "#": "#", "_": " ", "&": " "}.get(other, " ")
+    if name in COSMETIC:
+        return " "
+    return f" {RELATIONS.get(name, name)} "
+
+
+def _fraction(match: re.Match[str]) -> str:
+    top, bottom = [group for group in match.groups() if group is not None]
+    return f" {top}/{bottom} "
+
+
+def _case(word: str) -> str:
+    if len(word) > 1 and word.isalpha() and not (word.isupper() and len(word) <= 5):
+        return word.lower()
+    return "*" if word == "·" else word
+
+
+def _counts(found: list[str], i: int, word: str) -> bool:
+    """Whether a token is more than punctuation: `:` between numbers is a ratio, `!` after one a factorial."""
+    if word in PUNCTUATION:
+        return False
+    before = found[i - 1] if i else ""
+    after = found[i + 1] if i + 1 < len(found) else ""
+    if word == ":":
+        return before[-1:].isalnum() and after[:1].isalnum() and len(before) < 4 and not before.islower()
+    if word == "!":
+        return before[-1:].isdigit() or len(before) == 1 or before == ")"
+    if word == "'":
+        return len(before) == 1 and after != "s"
+    if word in "{}":
+        return True
+    return word != "#"

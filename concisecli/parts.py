@@ -1,0 +1,257 @@
+"""Work through a source in parts of some thousand rows. A finished part is a pair of files that a rerun takes as they
+are; the second of them is renamed into place last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from concisecli import sources
+from concisecli.agreement import agree_settled
+from concisecli.artifacts import atomic_write, read_parquet, write_jsonl, write_parquet
+from concisecli.cleaning import Drop
+from concisecli.columns import PEEK_ROWS, ColumnMap, Row, column_map
+from concisecli.config import AgreementConfig, DataConfig, FileSource, HubSource
+from concisecli.contamination import Hit
+from concisecli.monitor import progress
+from concisecli.records import ConciseError, Verdict
+from concisecli.rowwork import RowWork, Worked
+
+JudgeMany = Callable[[Sequence[tuple[str, str]]], list[Verdict]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A row that stands by itself; whether it stands beside the others is decided later."""
+
+    row: Row
+    key: bytes
+    response: str | None
+    verified: bool
+
+    @property
+    def at(self) -> str:
+        return f"{self.row.source} {self.row.place}"
+
+
+@dataclass(slots=True)
+class Seen:
+    """Keys met so far, with the answers they were met with: a second copy with the same answer goes at once."""
+
+    answers: dict[bytes, dict[str, tuple[str, bool]]] = field(default_factory=dict)
+
+    def repeat(self, item: Kept) -> Drop | None:
+        met = self.answers.get(item.key, {}).get(_said(item))
+        if met is None or (item.verified and not met[1]):
+            return None
+        return Drop("duplicate", f"of {met[0]}" + (", which has a verified solution" if met[1] else ""))
+
+    def add(self, item: Kept) -> None:
+        self.answers.setdefault(item.key, {}).setdefault(_said(item), (item.at, item.verified))
+
+
+def _said(item: Kept) -> str:
+    return f"{item.row.answer}\x1f{item.response or ''}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the parts of one source came to."""
+
+    read: int = 0
+    kept: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    columns: dict[str, str] = field(default_factory=dict)
+    flags: Counter[str] = field(default_factory=Counter)
+    overlaps: list[dict[str, Any]] = field(default_factory=list)
+
+
+def work_through(
+    name: str,
+    source: FileSource | HubSource,
+    config: DataConfig,
+    worker: RowWork,
+    judge: JudgeMany,
+    seen: Seen | None,
+    folder: Path,
+) -> tuple[list[Path], Tally]:
+    """The part files of the kept rows of a source, in order, and what was counted."""
+    raw = sources.read(name, source)
+    first = list(islice(raw, PEEK_ROWS))
+    fields = [r.fields for r in first if isinstance(r, sources.RawRow)]
+    mapping = column_map(name, source.columns, fields, source.rows)
+    rows = progress(_chain(first, raw), sources.size(source), what=f"data  {name}")
+    tally = Tally()
+    paths = []
+    number = 0
+    while chunk := list(islice(rows, config.shard_rows)):
+        path = folder / f"{name}-{config.shard_rows}-{number:05d}.parquet"
+        done = _finished(path)
+        if done is None:
+            kept, dropped, hits = _part(name, source, config, worker, judge, seen, mapping, chunk)
+            _write(path, kept, dropped, {"read": len(chunk), "columns": mapping.used, "overlaps": hits})
+            done = _finished(path) or {}
+        elif seen is not None:
+            for item in read_part(path):
+                seen.add(item)
+        _count(tally, done)
+        paths.append(path)
+        number += 1
+    return paths, tally
+
+
+def _chain(first: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
+    yield from first
+    yield from rest
+
+
+def _part(
+    name: str,
+    source: FileSource | HubSource,
+    config: DataConfig,
+    worker: RowWork,
+    judge: JudgeMany,
+    seen: Seen | None,
+    mapping: ColumnMap,
+    chunk: Sequence[sources.RawRow | sources.BadRow],
+) -> tuple[list[Kept], list[dict[str, Any]], list[dict[str, Any]]]:
+    dropped: list[dict[str, Any]] = []
+    hits: list[dict[str, Any]] = []
+    worked: list[Worked] = []
+    for raw in chunk:
+        if isinstance(raw, sources.BadRow):
+            if config.on_bad_row == "stop":
+                where = source.path or name
+                raise ConciseError(f"{where}: {raw.place} is {raw.reason}; mend it, or set on_bad_row: drop")
+            dropped.append(bad_row(name, raw))
+            continue
+        one = worker.work(name, source, mapping, raw.place, raw.fields)
+        if one.hit:
+            hits.append(overlap_record(one))
+        if one.drop:
+            dropped.append(drop_record(one.row, one.drop, one.response))
+        else:
+            worked.append(one)
+    items = [Kept(w.row, w.key, w.response, False) for w in worked]
+    if config.agreement is not None:
+        items = _judged(worked, config.agreement, judge, dropped)
+    kept = []
+    for item in items:
+        drop = seen.repeat(item) if seen is not None else None
+        if drop:
+            dropped.append(drop_record(item.row, drop, item.response))
+            continue
+        kept.append(item)
+        if seen is not None:
+            seen.add(item)
+    return kept, dropped, hits
+
+
+def _judged(
+    worked: Sequence[Worked], config: AgreementConfig, judge: JudgeMany, dropped: list[dict[str, Any]]
+) -> list[Kept]:
+    """The rows whose answers stand, verified ones marked; the others go to `dropped`."""
+    asked = [w for w in worked if w.row.answer is not None]
+    results = dict(zip(map(id, asked), agree_settled([(w.row, w.reading) for w in asked], judge), strict=True))
+    items = []
+    for w in worked:
+        result = results.get(id(w), w.row)
+        if isinstance(result, Drop):
+            dropped.append(drop_record(w.row, result, w.response))
+        else:
+            items.append(Kept(result, w.key, w.response, "verified" in result.flags))
+    return items
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def bad_row(name: str, raw: sources.BadRow) -> dict[str, Any]:
+    return {"source": name, "place": raw.place, "reason": "bad-row", "detail": raw.reason, "row": {"text": raw.text}}
+
+
+def drop_record(row: Row, drop: Drop, response: str | None = None) -> dict[str, Any]:
+    """One line of the file of dropped rows."""
+    fields = {"problem": row.problem, "answer": row.answer, "solution": row.solution, "id": row.foreign_id}
+    if response is not None:
+        fields |= {"response": response, "solution": None}
+    return {
+        "source": row.source,
+        "place": row.place,
+        "reason": drop.reason,
+        "detail": drop.detail,
+        "row": {k: _storable(v) for k, v in fields.items() if v is not None},
+    }
+
+
+def _storable(text: str) -> str:
+    """Text that can be written as UTF-8: a lone surrogate becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def overlap_record(worked: Worked) -> dict[str, Any]:
+    hit: Hit = worked.hit  # type: ignore[assignment]
+    return {"place": worked.row.place, "suite": hit.suite, "name": hit.name, "rule": hit.rule, "share": hit.share,
+            "problem": worked.row.problem}  # fmt: skip
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def part_schema() -> Any:
+    import pyarrow as pa
+
+    text, number, texts = pa.string(), pa.float64(), pa.list_(pa.string())
+    return pa.schema(
+        [("source", text), ("place", text), ("problem", text), ("answer", text), ("solution", text), ("answers", texts)]
+        + [("level", number), ("difficulty", number), ("pass_rate", number), ("subject", text), ("origin", text)]
+        + [("choices", texts), ("foreign_id", text), ("flags", texts), ("key", pa.binary()), ("response", text)]
+        + [("verified", pa.bool_())]
+    )
+
+
+def _write(path: Path, kept: Sequence[Kept], dropped: Sequence[dict[str, Any]], counts: dict[str, Any]) -> None:
+    rows = [asdict(k.row) | {"key": k.key, "response": k.response, "verified": k.verified} for k in kept]
+    write_jsonl(path.with_suffix(".dropped.jsonl"), dropped)
+    write_parquet(path, rows, part_schema())
+    reasons = Counter(d["reason"] for d in dropped)
+    flags = Counter(flag for k in kept for flag in k.row.flags)
+    with atomic_write(path.with_suffix(".json")) as temporary:
+        temporary.write_text(json.dumps(counts | {"kept": len(kept), "reasons": reasons, "flags": flags}))
+
+
+def _finished(path: Path) -> dict[str, Any] | None:
+    """The counts of a part that is whole; they are written after everything else of it."""
+    counts = path.with_suffix(".json")
+    return json.loads(counts.read_text()) if counts.exists() and path.exists() else None
+
+
+def read_part(path: Path) -> list[Kept]:
+    kept = []
+    for fields in read_parquet(path):
+        key, response, verified = fields.pop("key"), fields.pop("response"), fields.pop("verified")
+        for name in ("answers", "choices", "flags"):
+            fields[name] = tuple(fields[name] or ())
+        kept.append(Kept(Row(**fields), key, response, verified))
+    return kept
+
+
+def read_parts(paths: Iterable[Path]) -> Iterator[Kept]:
+    for path in paths:
+        yield from read_part(path)
+
+
+def _count(tally: Tally, counts: Mapping[str, Any]) -> None:
+    tally.read += counts["read"]
+    tally.kept += counts["kept"]
+    tally.reasons.update(counts["reasons"])
+    tally.flags.update(counts["flags"])
+    for name, column in counts["columns"].items():
+        tally.columns.setdefault(name, column)
+    tally.overlaps += counts["overlaps"]

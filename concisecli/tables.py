@@ -1,0 +1,73 @@
+"""Write a parquet or JSON Lines file of any number of rows, some thousand of them in memory at a time."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from concisecli.artifacts import atomic_write, canonical_json, json_line
+from concisecli.records import Example, Problem
+
+BUFFERED = 4096
+
+
+class TableWriter:
+    """A file that appears whole, with at least one row, or not at all. `schema` None: that of the first rows."""
+
+    def __init__(self, path: Path, schema: Any) -> None:
+        self.path, self.schema, self.rows = path, schema, 0
+        self.buffer: list[dict[str, Any]] = []
+        self.writer: Any = None
+        self.stack = ExitStack()
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.buffer.append(row)
+        self.rows += 1
+        if len(self.buffer) >= BUFFERED:
+            self._flush()
+
+    def add_problem(self, p: Problem) -> None:
+        extra = canonical_json(dict(p.extra))
+        self.add(
+            {"id": p.id, "prompt": p.prompt, "answer": p.answer, "source": p.source, "level": p.level, "extra": extra}
+        )
+
+    def add_example(self, e: Example) -> None:
+        spans = None if e.loss_spans is None else [list(span) for span in e.loss_spans]
+        self.add({"problem_id": e.problem_id, "prompt": e.prompt, "response": e.response, "weight": e.weight,
+                  "loss_spans": spans})  # fmt: skip
+
+    def _flush(self) -> None:
+        if not self.buffer:
+            return
+        if self.path.suffix == ".jsonl":
+            self._open_text().write("".join(map(json_line, self.buffer)))
+        else:
+            self._write_table()
+        self.buffer = []
+
+    def _open_text(self) -> Any:
+        if self.writer is None:
+            temporary = self.stack.enter_context(atomic_write(self.path))
+            self.writer = self.stack.enter_context(temporary.open("w", encoding="utf-8", newline="\n"))
+        return self.writer
+
+    def _write_table(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.Table.from_pylist(self.buffer, schema=self.schema)
+        if self.writer is None:
+            self.schema = table.schema
+            temporary = self.stack.enter_context(atomic_write(self.path))
+            self.writer = self.stack.enter_context(pq.ParquetWriter(temporary, self.schema, compression="zstd"))
+        self.writer.write_table(table)
+
+    def __exit__(self, kind: Any, error: Any, at: Any) -> None:
+        if kind is None:
+            self._flush()
+        self.stack.__exit__(kind, error, at)
