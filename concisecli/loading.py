@@ -64,7 +64,8 @@ def load_pipeline(path: Path, sets: Sequence[str] = ()) -> Pipeline:
 
 
 def load_pipeline_with_origins(path: Path, sets: Sequence[str] = ()) -> tuple[Pipeline, dict[str, str]]:
-    """Also where each value came from: {"rl1.reward.alpha": "lead.yaml:12" | "--set" | "default"}."""
+    """Also where each value came from: {"rl1.reward.alpha": "lead.yaml:12", "rl1.seed": "--set seed=1", "rl1.lr":
+    "default"}; the parts that hold values ("rl1", "rl1.reward") are in it where they are said."""
     return resolve(read_yaml(path), path, sets)
 
 
@@ -166,6 +167,7 @@ class Resolver:
                 hint = where or (f"'{near}'" if near else None)
                 tail = f"; did you mean {hint}?" if hint else f"; a stage has {', '.join(STAGE_KEYS)}"
                 self.fault(child.origin, f"stage '{name}': unknown key '{key}'{tail}")
+        self.origins[name] = node.origin
         config = self.config(name, kind, node.value.get("config"), node, shared)
         inputs = self.inputs(name, node.value.get("inputs"), names, seed)
         return None if config is None else StageSpec(name=name, uses=kind, config=config, inputs=inputs)
@@ -210,6 +212,7 @@ class Resolver:
         if not node.is_mapping:
             self.fault(node.origin, f"stage '{name}': inputs is a mapping from a role to where it comes from")
             return {}
+        self.origins[f"{name}.inputs"] = node.origin
         made: dict[str, Any] = {}
         for role, given in node.value.items():
             self.origins[f"{name}.inputs.{role}"] = given.origin
@@ -292,6 +295,8 @@ class Resolver:
     def record_origins(self, config: BaseModel, node: Marked | None, path: tuple[str, ...]) -> None:
         """Note where each field of a checked config came from, nested ones under their dotted path."""
         given: dict[str, Marked] = node.value if node is not None and node.is_mapping else {}
+        if node is not None:
+            self.origins.setdefault(dotted(path), node.origin)
         for field in type(config).model_fields:
             value, said = getattr(config, field), given.get(field)
             if isinstance(value, BaseModel):
