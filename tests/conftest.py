@@ -28,5 +28,6 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from concisecli.config import NewModelConfig
     from concisecli.policy import new_model
 
-    config = NewModelConfig(words=WORDS, hidden_size=32, layers=2, heads=2, intermediate_size=64, max_positions=256)
+    # 32 a head: the least that vLLM knows on CPU.
+    config = NewModelConfig(words=WORDS, hidden_size=64, layers=2, heads=2, intermediate_size=64, max_positions=256)
     return new_model(config, 0, tmp_path_factory.mktemp("tiny") / "model")

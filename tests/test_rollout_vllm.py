@@ -1,0 +1,75 @@
+"""The vLLM engine against transformers, from one real run of vLLM (tests/vllm_session.py)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="needs vLLM: make setup")
+
+
+@pytest.fixture(scope="module")
+def facts(tiny_model: Path) -> Any:
+    command = [sys.executable, "-m", "tests.vllm_session", str(tiny_model)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.split("FACTS ")[1])
+
+
+def test_logprobs_equal_those_of_transformers_at_the_sampling_temperature(facts: Any) -> None:
+    assert facts["gap_before"] < 1e-5
+    assert facts["gap_top_p"] < 1e-5
+
+
+def test_after_a_weight_update_they_are_equal_again_and_the_rollouts_are_others(facts: Any) -> None:
+    assert facts["gap_after"] < 1e-5
+    assert facts["moved"]
+
+
+def test_the_probe_sees_that_weights_have_not_come_and_that_they_have(facts: Any) -> None:
+    assert facts["gap_probe"] < 1e-5
+    assert "differ from the trainer's by" in facts["stale"]
+    assert facts["gap_probe_after"] < 1e-5
+
+
+def test_the_same_seeds_give_the_same_ids_in_any_order_and_to_any_limit(facts: Any) -> None:
+    assert facts["again"]
+    assert facts["reversed"]
+    assert facts["cut"]
+
+
+def test_rollouts_end_at_any_stop_id_and_say_so(facts: Any) -> None:
+    completions = [c for group in facts["completions"] for c in group]
+    assert {reason for _, _, reason in completions} == {"stop", "length"}
+    for ids, _, reason in completions:
+        assert (ids[-1] in facts["stop"]) == (reason == "stop")
+        assert not set(ids[:-1]) & set(facts["stop"])
+        assert reason == "stop" or len(ids) == 48
+
+
+def test_the_text_leaves_out_the_stop_token(facts: Any, tiny_model: Path) -> None:
+    from concisecli.policy import load_tokenizer
+
+    tokenizer = load_tokenizer(tiny_model)
+    for ids, text, reason in (c for group in facts["completions"] for c in group):
+        assert text == tokenizer.decode(ids[:-1] if reason == "stop" else ids, skip_special_tokens=True)
+
+
+def test_seeds_tell_the_rollouts_of_a_group_apart(facts: Any) -> None:
+    rows = [tuple(ids) for group in facts["completions"] for ids, _, _ in group]
+    assert len(set(rows)) == 12
+
+
+def test_temperature_zero_is_greedy(facts: Any) -> None:
+    assert facts["greedy"]
+
+
+def test_a_rollout_ends_where_the_engines_positions_end_and_a_prompt_that_fills_them_is_named(facts: Any) -> None:
+    assert any(reason == "length" for _, reason in facts["near_the_end"])
+    assert all(length == 6 for length, reason in facts["near_the_end"] if reason == "length")
+    assert "prompt 0 has 96 tokens and the engine's longest sequence is 96" in facts["refusal"]

@@ -1,0 +1,128 @@
+"""One real vLLM run in a process of its own: vLLM keeps process-wide state that other tests must not meet.
+
+`python -m tests.vllm_session MODEL` prints one JSON line of what test_rollout_vllm.py looks at.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from concisecli.config import SamplingConfig, VllmConfig
+from concisecli.policy import load_model, token_logprobs
+from concisecli.records import Completion, ConciseError
+from concisecli.rollout import RolloutEngine, Sampling, check_probe, make_engine
+
+PROMPTS = [[20, 30, 40, 50, 60], [20, 30, 40], [70, 80]]
+SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 2**63 - 1, 12]]
+TEMPERATURE = SamplingConfig(temperature=0.6, max_response_tokens=48)
+PROBE = [20, 30, 40, 50]
+
+
+def session(model: Path) -> dict[str, Any]:
+    engine = make_engine(VllmConfig(dtype="float32", max_num_seqs=16, max_model_len=96, enforce_eager=True), model)
+    engine.stop = (*range(0, 140, 20), *engine.stop)  # type: ignore[attr-defined]
+    trained = load_model(model)
+    first = engine.generate(PROMPTS, TEMPERATURE, SEEDS)
+    facts = {
+        "stop": list(engine.stop),  # type: ignore[attr-defined]
+        "completions": [[(c.token_ids, c.text, c.finish_reason) for c in group] for group in first],
+        "gap_before": gap(trained, first, 0.6),
+        "gap_probe": check_probe(engine, PROBE, expected(trained), tolerance=1e-4),
+        "gap_top_p": truncated_gap(trained, engine),
+        "again": ids(engine.generate(PROMPTS, TEMPERATURE, SEEDS)) == ids(first),
+        "reversed": ids(engine.generate(PROMPTS[::-1], TEMPERATURE, SEEDS[::-1])) == ids(first)[::-1],
+        "cut": ids(engine.generate(PROMPTS, SamplingConfig(temperature=0.6, max_response_tokens=10), SEEDS))
+        == [[row[:10] for row in group] for group in ids(first)],
+        "greedy": greedy_is_argmax(trained, engine),
+        "near_the_end": finish_near_the_end(engine),
+        "refusal": refusal(lambda: engine.generate([[1] * 96], TEMPERATURE, [[0]])),
+    }
+    move(trained)
+    facts["stale"] = refusal(lambda: check_probe(engine, PROBE, expected(trained), tolerance=1e-4))
+    engine.sync_weights(trained.state_dict().items())
+    second = engine.generate(PROMPTS, TEMPERATURE, SEEDS)
+    facts["gap_after"] = gap(trained, second, 0.6)
+    facts["gap_probe_after"] = check_probe(engine, PROBE, expected(trained), tolerance=1e-4)
+    facts["moved"] = ids(second) != ids(first)
+    return facts
+
+
+def ids(groups: list[list[Completion]]) -> list[list[tuple[int, ...]]]:
+    return [[completion.token_ids for completion in group] for group in groups]
+
+
+@torch.no_grad()
+def logits_of(module: Any, prompt: list[int], response: tuple[int, ...]) -> torch.Tensor:
+    row = torch.tensor([[*prompt, *response]])
+    return torch.as_tensor(module(input_ids=row).logits[0, len(prompt) - 1 : -1].double())
+
+
+def gap(module: Any, groups: list[list[Completion]], temperature: float) -> float:
+    """Largest difference from a plain forward of transformers."""
+    worst = 0.0
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for c in group:
+            found = (logits_of(module, prompt, c.token_ids) / temperature).log_softmax(-1)
+            found = found.gather(-1, torch.tensor(c.token_ids)[:, None])[:, 0]
+            worst = max(worst, float((found - torch.tensor(c.logprobs, dtype=torch.float64)).abs().max()))
+    return worst
+
+
+def truncated_gap(module: Any, engine: RolloutEngine) -> float:
+    """The same under top-p 0.8: log-probs of the renormalised distribution."""
+    worst = 0.0
+    for prompt, (c,) in zip(
+        PROMPTS, engine.generate(PROMPTS, Sampling(0.6, 0.8, 0.0, 24), [[1], [2], [3]]), strict=True
+    ):
+        probabilities = (logits_of(module, prompt, c.token_ids) / 0.6).softmax(-1)
+        ranked, order = probabilities.sort(-1, descending=True)
+        kept = torch.zeros_like(ranked).scatter(-1, order, ranked * ((ranked.cumsum(-1) - ranked) < 0.8))
+        found = (kept / kept.sum(-1, keepdim=True)).gather(-1, torch.tensor(c.token_ids)[:, None])[:, 0].log()
+        worst = max(worst, float((found - torch.tensor(c.logprobs, dtype=torch.float64)).abs().max()))
+    return worst
+
+
+def greedy_is_argmax(module: Any, engine: RolloutEngine) -> bool:
+    groups = engine.generate(PROMPTS, Sampling(temperature=0.0, max_response_tokens=8), [[0]] * 3)
+    return all(
+        tuple(logits_of(module, prompt, c.token_ids).argmax(-1).tolist()) == c.token_ids
+        for prompt, (c,) in zip(PROMPTS, groups, strict=True)
+    )
+
+
+def finish_near_the_end(engine: RolloutEngine) -> list[tuple[int, str]]:
+    group = engine.generate([[150] * 90], Sampling(max_response_tokens=20), [list(range(4))])[0]
+    return [(len(c.token_ids), c.finish_reason) for c in group]
+
+
+def expected(module: Any) -> list[float]:
+    row = torch.tensor([PROBE])
+    mask = torch.ones_like(row)
+    mask[:, 0] = 0
+    with torch.no_grad():
+        return [float(x) for x in token_logprobs(module, row, torch.ones_like(row), mask)[0][0, 1:]]
+
+
+def refusal(call: Any) -> str:
+    try:
+        call()
+    except ConciseError as error:
+        return str(error)
+    return ""
+
+
+def move(module: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.03 * torch.randn(parameter.shape, generator=generator))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print("FACTS " + json.dumps(session(Path(sys.argv[1]))))
