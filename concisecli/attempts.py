@@ -20,6 +20,8 @@ from concisecli.algo import metrics
 from concisecli.algo.repetition import is_repetitive
 from concisecli.records import Bools, ConciseError, Ints, Problem
 
+ABSTAINS = -1  # the cluster of a rollout that has no vote
+
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
@@ -31,7 +33,7 @@ class Attempts:
     finished: Bools
     answered: Bools
     outcomes: tuple[str, ...]
-    clusters: Ints  # equal for equivalent answers, -1 abstains
+    clusters: Ints  # equal for equivalent answers
     repeated: Bools
     empty_think: Bools
     answer_only: Bools
@@ -137,6 +139,7 @@ def _number(attempts: Attempts) -> str | None:
     return next((f"{low}-{low + 4}" for low in (1, 6, 11) if low <= n <= low + 4), None)
 
 
+KEPT_EXTRA = ("subject", "problem_number")  # of a problem's extra fields, those that a breakdown reads
 BREAKDOWNS: dict[str, Callable[[Attempts], str | None]] = {
     "level": _level,
     "subject": _subject,

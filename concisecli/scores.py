@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from concisecli.algo import metrics
-from concisecli.attempts import BREAKDOWNS, PASS_RATE_BINS, Attempts, pass_rate_bin, source_of, split
+from concisecli.attempts import BREAKDOWNS, KEPT_EXTRA, PASS_RATE_BINS, Attempts, pass_rate_bin, source_of, split
 from concisecli.config import EvalConfig
 from concisecli.records import Bools, ConciseError
+from concisecli.store import split_config
 
 SCHEMA = 1
 OUTCOMES = ("match", "mismatch", "no_answer", "timeout", "error")
@@ -62,14 +63,9 @@ def score(
 
 
 def settings_of(config: EvalConfig) -> dict[str, Any]:
-    """What was asked of the sampler and the grader, as in the config."""
-    kept = ("budgets", "samples", "temperature", "top_p", "min_p", "max_prompt_tokens", "seed", "tie", "bootstrap")
-    dump = config.model_dump(mode="json")
-    return {name: dump[name] for name in kept} | {
-        "engine": config.engine.type,
-        "dtype": config.engine.dtype,
-        "prompt": dump["prompt"],
-    }
+    """Everything that was asked of the sampler, as in the config; the grader is told apart."""
+    keyed, _ = split_config(config)
+    return {name: value for name, value in keyed.items() if name != "grader"}
 
 
 def summary(attempts: Sequence[Attempts], config: EvalConfig) -> dict[str, Any]:
@@ -207,6 +203,7 @@ def _problem_row(attempts: Attempts, config: EvalConfig) -> dict[str, Any]:
         "level": attempts.problem.level,
         "prompt": attempts.problem.prompt,
         "answer": attempts.problem.answer,
+        "extra": {name: value for name, value in attempts.problem.extra.items() if name in KEPT_EXTRA},
         "pass_at_1": float(attempts.correct.mean()),
         "cons_at_k": consensus(attempts, config),
         "lengths": attempts.lengths.tolist(),

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from concisecli import answers, attempts, clusters, dist, scores
-from concisecli.artifacts import json_line, read_parquet, read_problems, write_json, write_parquet
+from concisecli import answers, attempts, dist, scores
+from concisecli.artifacts import json_line, read_json, read_parquet, read_problems, write_json, write_parquet
 from concisecli.config import EvalConfig, GraderConfig
 from concisecli.grading import GradeItem, GraderPool
-from concisecli.monitor import progress
+from concisecli.monitor import note, progress
 from concisecli.policy import load_tokenizer
 from concisecli.prompts import opens_think, prompt_ids
-from concisecli.records import ConciseError, Problem, StageResult, StageRun
+from concisecli.records import ConciseError, Problem, StageResult, StageRun, Verdict
 from concisecli.rollout import Sampling, make_engine, sample_groups
 
 PART_ROLLOUTS = 2048  # in one part: enough to keep an engine busy, little enough to lose
@@ -35,6 +35,8 @@ def run(stage: StageRun) -> StageResult:
     """Raises ConciseError for an empty problem file, a budget that the model's context cannot hold, and completions
     that cannot be read."""
     config: EvalConfig = stage.config
+    if not config.budgets or min(config.budgets) < 1:
+        raise ConciseError(f"stage '{stage.name}': budgets needs at least one number of tokens, and none below 1")
     dist.init()
     model, problems = stage.one("model"), read_problems(stage.one("problems"))
     if not problems:
@@ -47,7 +49,7 @@ def run(stage: StageRun) -> StageResult:
         generate(stage, tokenizer, model, fitting)
         dist.barrier()
         if dist.rank() == 0:
-            grade(stage.folder, fitting, config.grader, think_open=opens_think(tokenizer, config.prompt))
+            grade(stage.folder, fitting, config.grader)
     dist.barrier()
     found = _score(stage.folder, fitting, config, left_out)
     dist.barrier()
@@ -55,13 +57,19 @@ def run(stage: StageRun) -> StageResult:
     return StageResult({"completions": COMPLETIONS, "scores": SCORES}, headline(found), {"completions": rows})
 
 
-def regrade(completions: Path, problems: Path, config: EvalConfig, out: Path) -> scores.Scores:
-    """Judge saved completions with the present grader and score them, without a model; writes both files to `out`."""
-    rows = _checked(completions, read_parquet(completions))
-    asked = read_problems(problems)
-    judged = judge(rows, asked, config.grader, think_open=any(row["think_open"] for row in rows))
-    write_parquet(out / COMPLETIONS, judged)
-    return _score(out, asked, config, [])
+def regrade(folder: Path, grader: GraderConfig, out: Path) -> scores.Scores:
+    """Judge the completions of a finished eval with the present grader and score them, without a model. Writes both
+    files to `out`; says on stderr when the grader is another than before."""
+    before = read_json(folder / SCORES)
+    asked = [
+        Problem(p["id"], p["prompt"], p["answer"], p["source"], p["level"], p["extra"]) for p in before["problems"]
+    ]
+    if (now := answers.identity(grader)) != before["grader"]:
+        changed = [f"{k} {before['grader'].get(k)} -> {now[k]}" for k in now if before["grader"].get(k) != now[k]]
+        note(f"another grader than before: {'; '.join(changed)}")
+    rows = _checked(folder / COMPLETIONS, read_parquet(folder / COMPLETIONS))
+    write_parquet(out / COMPLETIONS, judge(rows, asked, grader))
+    return _score(out, asked, EvalConfig(**before["settings"], grader=grader), before["left_out"])
 
 
 def headline(found: scores.Scores) -> dict[str, float]:
@@ -147,45 +155,54 @@ def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Pr
 # --- grading ----------------------------------------------------------------------------------------------------------
 
 
-def grade(folder: Path, problems: Sequence[Problem], grader: GraderConfig, *, think_open: bool) -> None:
+def grade(folder: Path, problems: Sequence[Problem], grader: GraderConfig) -> None:
     """All parts, judged, as completions.parquet; then the parts are no longer needed."""
     began = time.monotonic()
     parts = sorted((folder / PARTS).glob("part-*.parquet"))
     rows = [row for part in parts for row in _checked(part, read_parquet(part))]
-    write_parquet(folder / COMPLETIONS, judge(rows, problems, grader, think_open=think_open))
+    write_parquet(folder / COMPLETIONS, judge(rows, problems, grader))
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     _note(folder, "grade", time.monotonic() - began)
 
 
-def judge(rows: Sequence[Row], problems: Sequence[Problem], grader: GraderConfig, *, think_open: bool) -> list[Row]:
+def judge(rows: Sequence[Row], problems: Sequence[Problem], grader: GraderConfig) -> list[Row]:
     """The rows with `outcome`, `extracted`, `rule`, `correct` and `cluster`."""
     gold = {problem.id: problem.answer for problem in problems}
     with GraderPool(grader) as pool:
-        verdicts = pool.grade([GradeItem(row["text"], gold[row["problem_id"]], think_open) for row in rows])
+        verdicts = pool.grade([GradeItem(row["text"], gold[row["problem_id"]], row["think_open"]) for row in rows])
         judged = [
             row
             | {
                 "outcome": verdict.outcome,
-                "extracted": verdict.extracted,
+                "extracted": _extracted(row, verdict, grader),
                 "rule": verdict.rule,
                 "correct": attempts.is_correct(verdict.outcome, row["finish_reason"]),
             }
             for row, verdict in zip(rows, verdicts, strict=True)
         ]
-    alike = grader.model_copy(update={"profile": "lenient", "custom": None})
-    with GraderPool(alike) as pool:
-        places = clusters.assign(judged, lambda pairs: _same_answers(pairs, pool))
-    return [row | {"cluster": place} for row, place in zip(judged, places, strict=True)]
+        places = iter(_clusters(judged, pool))
+    return [row | {"cluster": next(places)} for row in judged]
 
 
-def _same_answers(pairs: Sequence[tuple[str, str]], pool: GraderPool) -> list[bool]:
-    """Whether each pair is one answer, as the grader sees it: what text decides at once, the rest with a deadline."""
-    quick = [answers.quick_judge(a, b) for a, b in pairs]
-    open_pairs = [pair for pair, verdict in zip(pairs, quick, strict=True) if verdict is None]
-    both_ways = [GradeItem(f"\\boxed{{{x}}}", y, False) for a, b in open_pairs for x, y in ((a, b), (b, a))]
-    judged = pool.grade(both_ways) if both_ways else []
-    slow = iter([judged[i].correct or judged[i + 1].correct for i in range(0, len(judged), 2)])
-    return [next(slow) if verdict is None else verdict.correct for verdict in quick]
+def _extracted(row: Row, verdict: Verdict, grader: GraderConfig) -> str | None:
+    """The answer that the verdict is about; a custom check names none, so it is looked for."""
+    if not grader.custom:
+        return verdict.extracted
+    found = answers.extract(row["text"], profile=grader.profile, think_open=row["think_open"])
+    return found.text if found else None
+
+
+def _clusters(rows: Sequence[Row], pool: GraderPool) -> list[int]:
+    """[rows] the same number for equivalent answers of one problem, ABSTAINS for rows without a vote."""
+    places: dict[str, list[int]] = {}
+    for i in sorted(range(len(rows)), key=lambda i: rows[i]["sample"]):
+        places.setdefault(rows[i]["problem_id"], []).append(i)
+    given = [[rows[i]["extracted"] if attempts.votes(rows[i]) else None for i in at] for at in places.values()]
+    found = [attempts.ABSTAINS] * len(rows)
+    for at, numbers in zip(places.values(), pool.cluster(given), strict=True):
+        for i, number in zip(at, numbers, strict=True):
+            found[i] = number
+    return found
 
 
 def _checked(path: Path, rows: list[Row]) -> list[Row]:
