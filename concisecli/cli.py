@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from concisecli.config import Pipeline
@@ -22,7 +23,21 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
+
+class Commands(TyperGroup):
+    """All commands; Ctrl-C ends each of them with how to go on."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            again = shlex.join(["concise", *sys.argv[1:]])
+            print(f"\nconcise: stopped; to go on, run the same command again: {again}", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -365,14 +380,12 @@ def as_record(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def main(arguments: Callable[[], Any] = app) -> None:
+def main() -> None:
     """The only place that turns an error into an exit code: what the user can mend is one line, a bug keeps its
     traceback."""
     try:
-        arguments()
-    except KeyboardInterrupt:
-        again = shlex.join(["concise", *sys.argv[1:]])
-        print(f"\nconcise: stopped; to go on, run the same command again: {again}", file=sys.stderr)
+        app(prog_name="concise")
+    except KeyboardInterrupt:  # outside of any command
         sys.exit(INTERRUPTED)
     except Exception as error:
         from concisecli.records import ConciseError

@@ -159,7 +159,7 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             note_time(folder, "begin")
         except OSError as error:
-            raise unwritable(folder, error) from error
+            raise cannot_write(folder, error) from error
         return folder
 
     def commit(self, folder: Path, manifest: RunManifest) -> None:
@@ -176,7 +176,7 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("a+", encoding="utf-8")
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise cannot_write(path, error) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,6 +208,12 @@ def read_manifest(path: Path) -> RunManifest:
         raise ConciseError(
             f"{path}: {where}: {first['msg']}; it was edited by hand: move {path.parent} away"
         ) from error
+
+
+def cannot_write(path: Path, error: OSError) -> ConciseError:
+    """Whatever the reason: nothing but making folders and opening files is tried where this is used."""
+    known = unwritable(path, error)
+    return known if isinstance(known, ConciseError) else ConciseError(f"cannot write {path}: {error.strerror}")
 
 
 def note_time(folder: Path, event: str) -> None:
