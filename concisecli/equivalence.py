@@ -1121,10 +1121,6 @@ _FIRST_READER = frozenset("frac binom cbrt circ".split())
 _DETERMINANTS = frozenset("vmatrix Vmatrix".split())
 
 
-def before_second_reader() -> None:
-    """Called before math-verify is used; a worker replaces it, so that the import does not count as grading."""
-
-
 def _by_math_verify(gold: str, answer: str, g: Any, a: Any) -> Decision:
     """The second reader, for what the first one has no kind for, behind a guard."""
     if any(isinstance(side, Opaque) and side.ambiguous for side in (g, a)):
@@ -1135,7 +1131,6 @@ def _by_math_verify(gold: str, answer: str, g: Any, a: Any) -> Decision:
     if not any(_second_kind(side) for side in (gold, answer)):
         return Decision(False, "unreadable")
     try:
-        before_second_reader()
         from math_verify import verify
 
         parsed = [_covered_parse(side) for side in (gold, answer)]

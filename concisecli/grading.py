@@ -9,9 +9,7 @@ parent, and sends one task at a time.
 - The clock of an item starts when a worker takes it (verifiers#831: waiting in a queue is no one's fault); imports of
   a worker and of its parsers never count.
 - What text alone decides never leaves the parent; equal questions are asked once.
-- Workers are separate interpreters that load no torch and not the caller's main module. They end when the parent
-  does, however it ends: at the end of their input when idle, by a signal from a pipe that closes with the parent when
-  busy, and by a timer of their own at last.
+- Workers load no torch and not the caller's main module (`grading_worker`). None outlives the parent, however it ends.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ import os
 import pickle
 import selectors
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -37,6 +35,7 @@ from typing import Any
 from concisecli import answers
 from concisecli.config import GraderConfig
 from concisecli.extraction import extract
+from concisecli.grading_worker import COMMAND, Reply, Task, send
 from concisecli.normalize import key
 from concisecli.records import ConciseError, Outcome, Verdict
 
@@ -64,31 +63,105 @@ class Timed:
     seconds: float
 
 
-_Task = tuple[Any, ...]  # ("judge", answer, gold, gold_list) | ("custom", name, response, gold) | ("equivalent", a, b)
-_Reply = tuple[str, str, float, str]  # outcome, rule, seconds, traceback
-
-
 @dataclass(eq=False)
 class _Worker:
-    process: subprocess.Popen[bytes]
-    lifeline: int
-    ready: bool = False
+    requests: Any
+    replies: int
+    pid: int = 0  # 0 until it says that it is ready
     tasks: deque[int] = field(default_factory=deque)  # indices of what it was sent and has not answered
     clock: float | None = None  # when the item at hand was taken; None while it does not count
     since: float = field(default_factory=time.monotonic)  # when it was started or last heard of
     buffer: bytearray = field(default_factory=bytearray)
+    spent: bool = False  # it met its memory limit, answered and ends
 
-    def end(self) -> None:
+
+@dataclass(eq=False)
+class _Processes:
+    """The nursery and its workers, as the parent sees them."""
+
+    config: GraderConfig
+    owner: int = field(default_factory=os.getpid)
+    workers: list[_Worker] = field(default_factory=list)
+    nursery: subprocess.Popen[bytes] | None = None
+    line: socket.socket | None = None
+
+    def start(self) -> _Worker:
+        if self.nursery is None or self.nursery.poll() is not None:
+            self._start_nursery()
+        assert self.line is not None
+        (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
+        worker = _Worker(os.fdopen(ours_out, "wb", buffering=0), ours_in)
+        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionError):  # noticed by the end of its replies
+                socket.send_fds(self.line, [COMMAND.pack(b"F", 0)], [theirs_in, theirs_out])
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        self.workers.append(worker)
+        return worker
+
+    def _start_nursery(self) -> None:
+        self.line, theirs = socket.socketpair()
+        settings = {
+            "path": [os.getcwd() if p == "" else p for p in sys.path],
+            "socket": theirs.fileno(),
+            "memory_mb": self.config.memory_mb,
+            "custom": self.config.custom,
+            "parent": os.getpid(),
+        }
+        code = (
+            "import json,sys; s=json.loads(sys.argv[1]); sys.path[:]=s['path']; "
+            "from concisecli.grading_worker import nursery; nursery(s)"
+        )
+        threads = {n: "1" for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        try:
+            self.nursery = subprocess.Popen(
+                [sys.executable, "-c", code, json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, **threads},
+            )
+        finally:
+            theirs.close()
+
+    def end(self, worker: _Worker) -> None:
+        """Kill one worker; the nursery reaps it, so that its pid cannot have gone to someone else before."""
+        if worker.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(worker.pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                if self.line is not None:
+                    self.line.sendall(COMMAND.pack(b"R", worker.pid))
+        self._close(worker)
+        self.workers.remove(worker)
+
+    def _close(self, worker: _Worker) -> None:
         with contextlib.suppress(OSError):
-            self.process.kill()
+            worker.requests.close()
         with contextlib.suppress(OSError):
-            os.close(self.lifeline)
-        for stream in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError, BrokenPipeError):
-                if stream is not None:
-                    stream.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=10)
+            os.close(worker.replies)
+
+    def end_all(self) -> None:
+        """End everything and wait for it. In a forked copy only the copies of the pipes are closed."""
+        ours = os.getpid() == self.owner
+        for worker in self.workers:
+            if ours and worker.pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(worker.pid, signal.SIGKILL)
+            self._close(worker)
+        self.workers.clear()
+        if self.line is not None:
+            self.line.close()
+            self.line = None
+        if self.nursery is not None and ours:
+            try:
+                self.nursery.wait(timeout=1)
+            except subprocess.TimeoutExpired:  # still importing: it has no workers yet
+                self.nursery.kill()
+                self.nursery.wait()
+        self.nursery = None
+        self.owner = os.getpid()
 
 
 class GraderPool:
@@ -101,11 +174,10 @@ class GraderPool:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self.first_traceback = ""
         self._size = config.workers or len(os.sched_getaffinity(0))
-        self._workers: list[_Worker] = []
-        self._memo: dict[Any, _Reply] = {}
+        self._processes = _Processes(config)
+        self._memo: dict[Any, Reply] = {}
         self._lock = threading.RLock()
-        self._pid = os.getpid()
-        self._finalizer = weakref.finalize(self, _end_all, self._workers, self._pid)
+        weakref.finalize(self, self._processes.end_all)
         if config.custom:
             answers.load_custom(config.custom)  # a name that does not load is a usage error, found at once
 
@@ -118,7 +190,7 @@ class GraderPool:
     def close(self) -> None:
         """End all workers. The pool may be used again; it starts new ones."""
         with self._lock:
-            _end_all(self._workers, self._pid)
+            self._processes.end_all()
 
     def warm(self) -> None:
         """Start all workers and wait until they are ready; what follows is then as fast as it gets."""
@@ -154,7 +226,7 @@ class GraderPool:
         with self._lock:
             while any(queues):
                 asked: list[tuple[int, str, str, list[int]]] = []
-                tasks: list[_Task] = []
+                tasks: list[Task] = []
                 for problem, queue in enumerate(queues):
                     if queue:
                         spelling = queue.popleft()
@@ -179,7 +251,7 @@ class GraderPool:
     def _grade(self, items: Sequence[GradeItem]) -> list[Timed]:
         done: list[Timed | None] = [None] * len(items)
         open_tasks: dict[Any, list[int]] = {}
-        tasks: list[_Task] = []
+        tasks: list[Task] = []
         texts: dict[int, str] = {}
         profile, gold_list = self.config.profile, self.config.gold_list
         for i, item in enumerate(items):
@@ -218,10 +290,10 @@ class GraderPool:
 
     # --- asking workers -----------------------------------------------------------------------------------------------
 
-    def _ask(self, tasks: Sequence[_Task], start: int = 0) -> list[_Reply]:
+    def _ask(self, tasks: Sequence[Task], start: int = 0) -> list[Reply]:
         """Replies in order. Questions answered before come from the memo; timeouts and errors are not kept, since they
         may be the machine's."""
-        replies: list[_Reply | None] = [None] * len(tasks)
+        replies: list[Reply | None] = [None] * len(tasks)
         marks = [None if task[0] == "custom" else _mark(task) for task in tasks]
         waiting = []
         for i, mark in enumerate(marks):
@@ -233,7 +305,7 @@ class GraderPool:
             try:
                 self._run(tasks, waiting, replies, start)
             except BaseException:  # Ctrl-C included: no worker stays behind with half a chunk
-                _end_all(self._workers, self._pid)
+                self._processes.end_all()
                 raise
         if len(self._memo) > MEMO_ITEMS:
             self._memo.clear()
@@ -245,56 +317,56 @@ class GraderPool:
                 self.first_traceback = reply[3]
         return replies  # type: ignore[return-value]
 
-    def _run(self, tasks: Sequence[_Task], waiting: list[int], replies: list[_Reply | None], start: int) -> None:
-        if os.getpid() != self._pid:  # a forked copy must not talk to its parent's workers
-            self._workers[:] = []
-            self._pid = os.getpid()
+    def _run(self, tasks: Sequence[Task], waiting: list[int], replies: list[Reply | None], start: int) -> None:
+        processes = self._processes
+        if os.getpid() != processes.owner:  # a forked copy must not talk to its parent's workers
+            processes.end_all()
         todo = deque(waiting)
         left = len(waiting)
         chunk = max(1, min(CHUNK, len(waiting) // (4 * self._size)))
         want = max(start, min(self._size, (len(waiting) + chunk - 1) // chunk))
-        while len(self._workers) < want:
-            self._workers.append(_start(self.config))
+        while len(processes.workers) < want:
+            processes.start()
         failures = 0
         with selectors.DefaultSelector() as selector:
-            for worker in self._workers:
-                selector.register(worker.process.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
+            for worker in processes.workers:
+                selector.register(worker.replies, selectors.EVENT_READ, worker)
             while left:
-                for worker in list(self._workers):
-                    if todo and worker.ready and not worker.tasks:
+                for worker in processes.workers:
+                    if todo and worker.pid and not worker.tasks:
                         batch = [todo.popleft() for _ in range(min(chunk, len(todo)))]
                         worker.tasks.extend(batch)
                         worker.clock, worker.since = None, time.monotonic()
-                        with contextlib.suppress(BrokenPipeError, OSError):  # a dead one is noticed by its output
-                            _send(worker.process.stdin, [tasks[i] for i in batch])
+                        with contextlib.suppress(OSError):  # a dead one is noticed by the end of its replies
+                            send(worker.requests, [tasks[i] for i in batch])
                 for event, _ in selector.select(self._patience()):
                     worker = event.data
-                    try:
-                        data = os.read(event.fd, 1 << 16)
-                    except OSError:
-                        data = b""
-                    if not data:
-                        if not worker.ready:
-                            failures += 1
-                        if failures > 3:
-                            raise ConciseError("grader workers end while they start; is math-verify installed beside concise?")
-                        left -= self._replace(selector, worker, todo, replies, ("error", "worker-died", _died(worker)))
+                    data = os.read(event.fd, 1 << 16)
+                    if data:
+                        left -= self._receive(worker, data, replies)
                         continue
-                    left -= self._receive(worker, data, replies)
+                    failures += worker.clock is None and not worker.spent
+                    if failures > 3:
+                        raise ConciseError("grader processes end while they start; is math-verify installed beside concise?")
+                    trace = "a grader process ended while it judged an answer"
+                    left -= self._replace(selector, worker, todo, replies, ("error", "worker-died", trace))
                 now = time.monotonic()
-                for worker in list(self._workers):
+                for worker in list(processes.workers):
                     if worker.clock is not None and worker.tasks and now - worker.clock > self.config.deadline_s:
                         left -= self._replace(selector, worker, todo, replies, ("timeout", "deadline", ""))
-                    elif worker.clock is None and (worker.tasks or not worker.ready) and now - worker.since > START_LIMIT_S:
-                        left -= self._replace(selector, worker, todo, replies, ("error", "worker-silent", "a grader worker did not answer"))
+                    elif worker.clock is None and (worker.tasks or not worker.pid) and now - worker.since > START_LIMIT_S:
+                        failures += 1
+                        if failures > 3:
+                            raise ConciseError("grader processes do not start within three minutes; is the machine out of memory?")
+                        left -= self._replace(selector, worker, todo, replies, ("error", "worker-silent", ""))
 
     def _patience(self) -> float:
         """Seconds until the next deadline."""
         now = time.monotonic()
-        clocks = [w.clock for w in self._workers if w.clock is not None and w.tasks]
+        clocks = [w.clock for w in self._processes.workers if w.clock is not None and w.tasks]
         return max(0.0, min([c + self.config.deadline_s - now for c in clocks], default=1.0)) + 0.001
 
-    def _receive(self, worker: _Worker, data: bytes, replies: list[_Reply | None]) -> int:
+    def _receive(self, worker: _Worker, data: bytes, replies: list[Reply | None]) -> int:
         """Read what a worker sent; the number of items it answered."""
         worker.buffer += data
         answered = 0
@@ -305,220 +377,33 @@ class GraderPool:
             message = pickle.loads(bytes(worker.buffer[4 : 4 + size]))  # from our own child
             del worker.buffer[: 4 + size]
             worker.since = now = time.monotonic()
-            if message == "ready":
-                worker.ready = True
-            elif message == "start":
+            if message == "start":
                 worker.clock = now
-            elif message == "pause":
-                worker.clock = None
+            elif message[0] == "ready":
+                worker.pid = message[1]
             elif worker.tasks:
                 replies[worker.tasks.popleft()] = message
-                worker.clock = now if worker.tasks else None
+                worker.spent = message[1] == "memory"
+                worker.clock = now if worker.tasks and not worker.spent else None
                 answered += 1
         return answered
 
     def _replace(
-        self, selector: selectors.BaseSelector, worker: _Worker, todo: deque[int], replies: list[_Reply | None], verdict: tuple[str, str, str]
+        self, selector: selectors.BaseSelector, worker: _Worker, todo: deque[int], replies: list[Reply | None], verdict: tuple[str, str, str]
     ) -> int:
         """End a worker, settle the item it was at, give the others back, and start the next worker at once."""
-        selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
+        selector.unregister(worker.replies)
         spent = time.monotonic() - worker.clock if worker.clock is not None else 0.0
-        worker.end()
-        self._workers.remove(worker)
+        self._processes.end(worker)
         answered = 0
-        if worker.tasks:
+        if worker.tasks and worker.clock is not None:
             replies[worker.tasks.popleft()] = (verdict[0], verdict[1], spent, verdict[2])
             answered = 1
         todo.extendleft(reversed(worker.tasks))
-        fresh = _start(self.config)
-        self._workers.append(fresh)
-        selector.register(fresh.process.stdout, selectors.EVENT_READ, fresh)  # type: ignore[arg-type]
+        fresh = self._processes.start()
+        selector.register(fresh.replies, selectors.EVENT_READ, fresh)
         return answered
 
 
-def _mark(task: _Task) -> Any:
+def _mark(task: Task) -> Any:
     return (task[0], task[1], json.dumps(task[2], default=repr), *task[3:])
-
-
-def _died(worker: _Worker) -> str:
-    code = worker.process.poll()
-    return f"a grader worker ended with exit code {code} while it judged an answer"
-
-
-def _end_all(workers: list[_Worker], pid: int) -> None:
-    if os.getpid() == pid:
-        for worker in workers:
-            worker.end()
-    workers[:] = []
-
-
-def _send(stream: Any, message: Any) -> None:
-    data = pickle.dumps(message, protocol=5)
-    stream.write(struct.pack("!I", len(data)) + data)
-    stream.flush()
-
-
-def _start(config: GraderConfig) -> _Worker:
-    """A fresh interpreter with the same import path; nothing of the caller's main module is run."""
-    read_end, write_end = os.pipe()
-    settings = {
-        "path": [os.getcwd() if p == "" else p for p in sys.path],
-        "lifeline": read_end,
-        "memory_mb": config.memory_mb,
-        "deadline_s": config.deadline_s,
-        "parent": os.getpid(),
-    }
-    code = "import json,sys; s=json.loads(sys.argv[1]); sys.path[:]=s['path']; from concisecli.grading import serve; serve(s)"
-    threads = {n: "1" for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, json.dumps(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(read_end,),
-            bufsize=0,
-            env={**os.environ, **threads},
-        )
-    except BaseException:
-        os.close(write_end)
-        raise
-    finally:
-        os.close(read_end)
-    return _Worker(process, write_end)
-
-
-# --- the worker -------------------------------------------------------------------------------------------------------
-
-
-def serve(settings: dict[str, Any]) -> None:
-    """What a worker process runs until its input ends."""
-    import logging
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    _hold_lifeline(settings["lifeline"], settings["parent"])
-    logging.disable(logging.CRITICAL)
-    source = os.fdopen(os.dup(0), "rb", buffering=0)
-    sink = os.fdopen(os.dup(1), "wb", buffering=0)
-    silent = os.open(os.devnull, os.O_RDWR)
-    os.dup2(silent, 0)
-    os.dup2(silent, 1)  # a parser that prints must not write into the answers
-
-    from concisecli import equivalence
-
-    equivalence.same_value(("num", equivalence.Fraction(1)), ("fn", "sqrt", [("num", equivalence.Fraction(2))]))  # loads mpmath
-    _limit_memory(settings["memory_mb"])
-
-    def load_second_reader() -> None:
-        if "math_verify" not in sys.modules:
-            _send(sink, "pause")
-            _alarm(START_LIMIT_S)
-            _load_math_verify(settings["memory_mb"])
-            _alarm(settings["deadline_s"] + 2)
-            _send(sink, "start")
-
-    equivalence.before_second_reader = load_second_reader
-    try:
-        _send(sink, "ready")
-        while True:
-            tasks = _next(source, settings)
-            if tasks is None:
-                return
-            _send(sink, "start")
-            for task in tasks:
-                _alarm(settings["deadline_s"] + 2)
-                reply = _reply(task)
-                _alarm(0)
-                _send(sink, reply)
-    except (BrokenPipeError, EOFError):
-        return
-
-
-def _alarm(seconds: float) -> None:
-    """A last resort that needs neither the parent nor the interpreter: the kernel ends the process."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def _hold_lifeline(fd: int, parent: int) -> None:
-    """The parent holds the other end of this pipe and never writes; when it is gone, however it went, the kernel sends
-    SIGIO, whose default is to end the process, even inside one long C call."""
-    import fcntl
-
-    with contextlib.suppress(OSError, AttributeError):
-        fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _limit_memory(megabytes: int) -> None:
-    """Address space beyond what is mapped now."""
-    import resource
-
-    with contextlib.suppress(OSError, ValueError):
-        with open("/proc/self/statm") as file:
-            mapped = int(file.read().split()[0]) * resource.getpagesize()
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + megabytes * 2**20, hard))
-
-
-def _load_math_verify(megabytes: int) -> None:
-    """The second reader; its own memory is not counted."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-    try:
-        from math_verify import LatexExtractionConfig, parse
-
-        parse("\\boxed{1}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)  # type: ignore[arg-type]
-    finally:
-        _limit_memory(megabytes)
-
-
-def _next(source: Any, settings: dict[str, Any]) -> Any:
-    """The next chunk, None at the end of input or of the parent. After a quiet second the second reader is loaded,
-    so that the first answer that needs it does not wait."""
-    import select
-
-    while not select.select([source], [], [], 1.0)[0]:
-        if os.getppid() != settings["parent"]:
-            return None
-        if "math_verify" not in sys.modules:
-            with contextlib.suppress(ImportError):
-                _load_math_verify(settings["memory_mb"])
-    head = _exactly(source, 4)
-    if head is None:
-        return None
-    data = _exactly(source, struct.unpack("!I", head)[0])
-    return None if data is None else pickle.loads(data)
-
-
-def _exactly(source: Any, size: int) -> bytes | None:
-    parts, left = [], size
-    while left:
-        part = source.read(min(left, 1 << 20))
-        if not part:
-            return None
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
-
-
-def _reply(task: _Task) -> _Reply:
-    began = time.perf_counter()
-    outcome, rule, trace = "error", "exception", ""
-    try:
-        if task[0] == "judge":
-            verdict = answers.judge(task[1], task[2], gold_list=task[3])
-            outcome, rule = verdict.outcome, verdict.rule
-        elif task[0] == "equivalent":
-            outcome, rule = ("match" if answers.equivalent(task[1], task[2]) else "mismatch"), "equivalent"
-        else:
-            verdict = answers.custom_verdict(answers.load_custom(task[1]), task[2], task[3])
-            outcome, rule = verdict.outcome, verdict.rule or "custom"
-    except MemoryError:
-        outcome, rule = "timeout", "memory"  # like time: a limit the answer ran into, not a fault of the grader
-    except Exception:
-        trace = traceback.format_exc(limit=-12)
-    return outcome, rule, time.perf_counter() - began, trace
