@@ -68,11 +68,13 @@ def agree(rows: Iterable[Row], config: AgreementConfig, judge: JudgeMany) -> lis
     """Each row with its answer settled and flagged `verified` where its solution says the same; or why it goes."""
     settled = [settle(row, config) for row in rows]
     whole = [pair for pair in settled if not isinstance(pair, Drop)]
-    decided = iter(agree_settled(whole, judge))
+    decided = iter(agree_settled(whole, config, judge))
     return [pair if isinstance(pair, Drop) else next(decided) for pair in settled]
 
 
-def agree_settled(pairs: Sequence[tuple[Row, Reading | None]], judge: JudgeMany) -> list[Row | Drop]:
+def agree_settled(
+    pairs: Sequence[tuple[Row, Reading | None]], config: AgreementConfig, judge: JudgeMany
+) -> list[Row | Drop]:
     """`agree` for rows that `settle` has passed: the grader is asked about all of them at once."""
     asked: dict[tuple[str, str], None] = {}
     for row, reading in pairs:
@@ -82,7 +84,13 @@ def agree_settled(pairs: Sequence[tuple[Row, Reading | None]], judge: JudgeMany)
         if reading:
             asked |= {(text, gold): None for text in reading.texts if quick_verdict(text, gold) is None}
     verdicts = dict(zip(asked, judge(list(asked)), strict=True)) if asked else {}
-    return [_decide(row, reading, verdicts) for row, reading in pairs]
+    decided = [_decide(row, reading, verdicts) for row, reading in pairs]
+    if config.check == "drop":
+        return decided
+    return [
+        replace(row, flags=(*row.flags, result.reason)) if isinstance(result, Drop) else result
+        for (row, _), result in zip(pairs, decided, strict=True)
+    ]
 
 
 def settle(row: Row, config: AgreementConfig) -> tuple[Row, Reading | None] | Drop:

@@ -56,8 +56,8 @@ PRODUCT = re.compile(r"(?<=[\d)])\s*[·*]\s*(?=[\d(])")
 APOSTROPHE = re.compile(r"(?<=[A-Za-z]{2})'(?:s\b)?")
 MONEY = re.compile(r"\\\$|\bUS\$")
 TOKEN = re.compile(r"\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|[\u3400-\u9fff]|<=|>=|!=|\.\.\.|[^\s\w]|\w")
-PUNCTUATION = frozenset('.,;?"`“”。，；？、：—\u200b_')  # ':' and '!' are judged by what stands beside them
-
+# Punctuation; of the last three, `_counts` judges.
+JUDGED = frozenset(".,;?\"`“”。，；？、：—_#:!'")
 STOP_WORDS = words_of(
     "a an the of is are be was were been being that this these those it its and in on at to for from by with as if "
     "then let we you your our us i there here given suppose assume consider such where which when what whats find "
@@ -67,8 +67,8 @@ STOP_WORDS = words_of(
     "exactly need needs know known knowing into out up having expressed terms"
 )
 NUMERALS = tuple(
-    "zero,one,two,three,four,five,six,seven,eight,nine,ten,eleven,twelve,thirteen,fourteen,fifteen,sixteen,seventeen,"
-    "eighteen,nineteen,twenty".split(",")
+    ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+    + ("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty")
 )
 NUMBER_WORDS = {
     word: str(n)
@@ -111,19 +111,27 @@ def shingles(words: tuple[str, ...], size: int = 3) -> list[str]:
 
 def content(words: tuple[str, ...]) -> tuple[str, ...]:
     """The tokens that carry the problem: without articles, auxiliaries and the verbs that ask."""
-    return tuple(stem(NUMBER_WORDS.get(w, w)) for w in words if w.lower() not in STOP_WORDS or len(w) == 1)
+    return tuple(found for word in words if (found := _content_word(word)))
 
 
 def quantities(words: tuple[str, ...]) -> tuple[str, ...]:
     """What must agree before two texts are one problem, in order: numbers (words too), operators, letters, names of
     functions and words in capitals."""
-    found = []
-    for word in words:
-        word = NUMBER_WORDS.get(word, word)
-        counts = not word.isalpha() or len(word) == 1 or word in FUNCTIONS or word.isupper()
-        if counts and word not in ("a", "A", "I", "(", ")", "'"):
-            found.append(word)
-    return tuple(found)
+    return tuple(found for word in words if (found := _quantity(word)))
+
+
+@lru_cache(maxsize=65536)
+def _content_word(word: str) -> str:
+    if word.lower() in STOP_WORDS and len(word) > 1:
+        return ""
+    return stem(NUMBER_WORDS.get(word, word))
+
+
+@lru_cache(maxsize=65536)
+def _quantity(word: str) -> str:
+    word = NUMBER_WORDS.get(word, word)
+    counts = not word.isalpha() or len(word) == 1 or word in FUNCTIONS or word.isupper()
+    return word if counts and word not in ("a", "A", "I", "(", ")", "'") else ""
 
 
 @lru_cache(maxsize=65536)
@@ -137,26 +145,34 @@ def stem(word: str) -> str:
     return word
 
 
+@lru_cache(maxsize=1024)
 def _tokens(text: str) -> tuple[str, ...]:
-    text = text.translate(SUBSCRIPTS)
     if not text.isascii():
-        text = _ascii(text)
-    text = APOSTROPHE.sub("", THOUSANDS.sub("", MONEY.sub(" ", text)))
-    text = FENCES.sub(" ", text.replace("**", " "))
-    text = COMMAND.sub(_command, text)
-    text = text.replace("%", " % ")
-    while True:
-        plain = FRACTION.sub(_fraction, text)
-        plain = SINGLE.sub(r" \1 ", plain) if "{" in plain else plain
-        if plain == text:
-            break
-        text = plain
-    text = SEGMENT.sub(" ", text)
-    text = NON_HYPHEN.sub(r"\1", text)
-    text = WORD_HYPHEN.sub(" ", text)
-    text = PRODUCT.sub(" * ", text)
+        text = _ascii(text.translate(SUBSCRIPTS))
+    if "\\" in text or "$" in text:
+        text = MONEY.sub(" ", text)
+    if "'" in text:
+        text = APOSTROPHE.sub("", text)
+    text = FENCES.sub(" ", THOUSANDS.sub("", text.replace("**", " ")))
+    if "\\" in text:
+        text = COMMAND.sub(_command, text)
+    if "{" in text or "frac" in text:
+        text = _without_braces(text)
+    if "-" in text:
+        text = WORD_HYPHEN.sub(" ", NON_HYPHEN.sub(r"\1", text))
+    if "·" in text or "*" in text:
+        text = PRODUCT.sub(" * ", text)
     found = TOKEN.findall(text)
-    return tuple(_case(word) for i, word in enumerate(found) if _counts(found, i, word))
+    return tuple(_case(word) for i, word in enumerate(found) if word not in JUDGED or _counts(found, i, word))
+
+
+def _without_braces(text: str) -> str:
+    """Numeric fractions as a/b, and braces around a single token gone; those that hold a formula stay."""
+    while True:
+        plain = SINGLE.sub(r" \1 ", FRACTION.sub(_fraction, text))
+        if plain == text:
+            return SEGMENT.sub(" ", text)
+        text = plain
 
 
 def _ascii(text: str) -> str:
@@ -185,6 +201,7 @@ def _fraction(match: re.Match[str]) -> str:
     return f" {top}/{bottom} "
 
 
+@lru_cache(maxsize=65536)
 def _case(word: str) -> str:
     if len(word) > 1 and word.isalpha() and not (word.isupper() and len(word) <= 5):
         return word.lower()
@@ -193,7 +210,7 @@ def _case(word: str) -> str:
 
 def _counts(found: list[str], i: int, word: str) -> bool:
     """Whether a token is more than punctuation: `:` between numbers is a ratio, `!` after one a factorial."""
-    if word in PUNCTUATION:
+    if word not in ":!'":
         return False
     before = found[i - 1] if i else ""
     after = found[i + 1] if i + 1 < len(found) else ""
@@ -201,8 +218,4 @@ def _counts(found: list[str], i: int, word: str) -> bool:
         return before[-1:].isalnum() and after[:1].isalnum() and len(before) < 4 and not before.islower()
     if word == "!":
         return before[-1:].isdigit() or len(before) == 1 or before == ")"
-    if word == "'":
-        return len(before) == 1 and after != "s"
-    if word in "{}":
-        return True
-    return word != "#"
+    return len(before) == 1 and after != "s"

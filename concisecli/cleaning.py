@@ -94,6 +94,7 @@ def _swallowed_command(char: str, letter: str) -> str:
 
 
 SWALLOWED_COMMAND = re.compile("|".join(_swallowed_command(c, x) for c, x in SWALLOWED.items() if c != "\n"))
+SWALLOWING = re.compile("[\x07\x08\t\x0b\x0c\r]")
 SWALLOWED_N = re.compile(rf"\n(?=(?:{'|'.join(AFTER_LINE_FEED[:3])})(?![a-zA-Z]))")
 # In TeX's old fonts the form feed is the ligature fi, the vertical tab ff.
 LIGATURES = {"\x0c": "fi", "\x0b": "ff"}
@@ -121,7 +122,7 @@ PROOF_ANSWERS = re.compile(
     r"(?:proof|q\.?e\.?d\.?|proved|proven|see proof|as desired|证明.{0,4}|略)[.\s]*", re.IGNORECASE
 )
 ASKS_PROOF = re.compile(
-    r"\b(?:prove|show|verify|demonstrate)\b(?:\s+(?:that|the|if|for|there)\b|\s*:)|证明|求证", re.IGNORECASE
+    r"\b(?:prove|disprove)\b|\b(?:show|verify|demonstrate) that\b|\bjustify your\b|证明|求证", re.IGNORECASE
 )
 ASKS_VALUE = re.compile(
     r"\?|？|\b(?:find|determine|compute|calculate|evaluate|what|how (?:many|much)|give|express|solve|list|which)\b"
@@ -176,8 +177,9 @@ def mend(text: str, control: str = "repair") -> str | None:
     >>> mend("in the form \\x0crac{m}{n}")
     'in the form \\\\frac{m}{n}'
     """
-    if control == "repair":
+    if control == "repair" and SWALLOWING.search(text):
         text = SWALLOWED_COMMAND.sub(lambda m: "\\" + SWALLOWED[m.group()], text)
+    if control == "repair" and "\n" in text:
         text = SWALLOWED_N.sub(lambda m: "\\n", text)
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
     if CONTROL.search(text):
@@ -185,6 +187,8 @@ def mend(text: str, control: str = "repair") -> str | None:
         if repaired is None:
             return None
         text = repaired
+    if text.isascii():
+        return text.replace("\t", " ").strip()
     if DAMAGED.search(text):
         return None
     text = INVISIBLE.sub("", text).replace("\u00a0", " ").replace("\t", " ")

@@ -133,8 +133,7 @@ def response_text(fields: Mapping[str, Any], columns: ColumnMap) -> str | None:
     """The assistant's words of a row of examples: a text, or the last assistant message; else the solution."""
     value = columns.value(fields, "response")
     if isinstance(value, list):
-        said = [m.get("content") for m in value if isinstance(m, dict) and m.get("role") == "assistant"]
-        value = said[-1] if said else None
+        value = _said(value, ("assistant", "gpt"))
     return _text(value) or _joined(columns.value(fields, "solution"))
 
 
@@ -171,11 +170,16 @@ def prompt_text(value: Any) -> str | None:
         except ValueError:
             return value
     if isinstance(value, list):
-        said = [m.get("content") for m in value if isinstance(m, dict) and m.get("role") in ("user", "human", None)]
-        value = said[-1] if said else None
+        value = _said(value, ("user", "human", None))
     if isinstance(value, list):  # content in parts
         value = "".join(part.get("text", "") for part in value if isinstance(part, dict))
     return value if isinstance(value, str) else None
+
+
+def _said(messages: list[Any], roles: tuple[str | None, ...]) -> Any:
+    """The last words of one side, in the field names of OpenAI (role, content) or ShareGPT (from, value)."""
+    turns = [m for m in messages if isinstance(m, dict) and m.get("role", m.get("from")) in roles]
+    return turns[-1].get("content", turns[-1].get("value")) if turns else None
 
 
 def level_number(value: Any) -> float | None:
@@ -202,7 +206,9 @@ def _text(value: Any) -> str | None:
 
 
 def _joined(value: Any) -> str | None:
-    """A solution, or the first of several."""
+    """A solution, the first of several, or the assistant's words of a conversation."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        value = _said(value, ("assistant", "gpt"))
     if isinstance(value, list):
         value = next((item for item in value if isinstance(item, str) and item.strip()), None)
     return value.strip() or None if isinstance(value, str) else None

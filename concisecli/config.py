@@ -260,6 +260,7 @@ SourceConfig = Annotated[ChainsSource | FileSource | HubSource, Field(discrimina
 class CleaningConfig(Config):
     strip_prefixes: tuple[str, ...] = ()  # instruction text around problems, beside the known ones; exact match
     strip_suffixes: tuple[str, ...] = ()
+    on_fault: Literal["drop", "flag"] = "drop"  # cut-off problems, proofs, lost pictures; flag: for evaluation sets
     control: Literal["repair", "drop"] = "repair"  # form feed + "rac" is \frac; what cannot be repaired is dropped
     max_characters: int = Field(20_000, ge=1)  # of a problem, an answer or, five times as many, a solution
 
@@ -267,6 +268,7 @@ class CleaningConfig(Config):
 class AgreementConfig(Config):
     """Re-extract the answer from the worked solution and keep a row where it matches the given one (ConciseR)."""
 
+    check: Literal["drop", "flag"] = "drop"  # flag: answers are read, doubtful ones marked; nothing is dropped
     without_solution: Literal["pass-if-parses", "join", "drop"] = "pass-if-parses"  # join: else as pass-if-parses
     without_box: Literal["last-formula", "drop"] = "last-formula"
     choice_letters: Literal["drop", "keep", "value"] = "value"  # value: the text behind the letter is the answer

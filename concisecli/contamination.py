@@ -23,7 +23,8 @@ MIN_INSIDE = 4  # content words of a problem that may be found word for word ins
 
 # How an answer is to be written; said of any problem, and what DAPO and others change.
 ANSWER_FORM = re.compile(
-    r"(?:the |your )?(?:original )?answer (?:is |can be |should be )?(?:given |expressed |written )?(?:in|as|of)\b[^.]*\.?"
+    r"(?:the |your )?(?:original )?answer (?:is |can be |should be )?(?:given |expressed |written )?"
+    r"(?:in|as|of)\b[^.]*\.?"
     r"|(?:please |and )?(?:provide|give|report|write|express|enter|submit|leave) (?:me )?(?:the |your |its )?"
     r"(?:final )?(?:answer|value|sum|result)?\b[^.]*$"
     r"|(?:can|may) be (?:written|expressed) (?:uniquely )?(?:in the form|as)"
@@ -162,7 +163,7 @@ def split_question(text: str) -> tuple[str, str]:
 
 def _agrees(part: Wording, row: Wording) -> bool:
     """Quantities are there in their order, and no word that changes the question is missing or put in."""
-    if not subsequence(part.quantities, row.quantities):
+    if not inside(part.quantities, row.quantities):
         return False
     if any((word in CRITICAL or word.isupper()) and word not in row.count for word in part.count):
         return False
@@ -186,8 +187,11 @@ def _paraphrased(part: Wording, row: Wording, more_numbers: int) -> bool:
         len(set(part.numbers)) < 3 and max(map(len, part.numbers)) < 3
     ):
         return False
-    missing, extra = ({op for op in OPERATORS if a.count[op] > b.count[op]} for a, b in ((part, row), (row, part)))
-    if missing and extra:  # one operator in place of another
+    lost, put_in = ({op for op in OPERATORS if a.count[op] > b.count[op]} for a, b in ((part, row), (row, part)))
+    if lost and put_in:  # one operator in place of another
+        return False
+    fewer = sum(max(part.count[op] - row.count[op], 0) for op in lost if op != "=")
+    if fewer > (0.2 * len(part.quantities) if len(part.quantities) >= 40 else 0):
         return False
     plain = Counter({w: n for w, n in part.count.items() if w.isalpha() and len(w) > 1})
     missing = plain - row.count
@@ -196,6 +200,28 @@ def _paraphrased(part: Wording, row: Wording, more_numbers: int) -> bool:
         and missing.total() <= 0.4 * plain.total()
         and not any(w in CRITICAL and w not in row.count for w in plain)
     )
+
+
+def inside(part: Sequence[str], of: Sequence[str]) -> bool:
+    """Whether a sequence is found in order with next to nothing in between: more terms make another formula."""
+    end = _last(part, of)
+    if end is None:
+        return False
+    backwards = _last(part[::-1], of[: end + 1][::-1])
+    assert backwards is not None
+    return backwards + 1 <= len(part) + max(2, len(part) // 10)
+
+
+def _last(part: Sequence[str], of: Sequence[str]) -> int | None:
+    """Where the leftmost embedding of `part` into `of` ends."""
+    at = -1
+    for word in part:
+        at += 1
+        while at < len(of) and of[at] != word:
+            at += 1
+        if at == len(of):
+            return None
+    return at
 
 
 def subsequence(part: Sequence[str], of: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,8 @@ def work_through(
     """The part files of the kept rows of a source, in order, and what was counted."""
     raw = sources.read(name, source)
     first = list(islice(raw, PEEK_ROWS))
-    fields = [r.fields for r in first if isinstance(r, sources.RawRow)]
-    mapping = column_map(name, source.columns, fields, source.rows)
+    peeked = [r.fields for r in first if isinstance(r, sources.RawRow)]
+    mapping = column_map(name, source.columns, peeked, source.rows)
     rows = progress(_chain(first, raw), sources.size(source), what=f"data  {name}")
     tally = Tally()
     paths = []
@@ -158,7 +158,7 @@ def _judged(
 ) -> list[Kept]:
     """The rows whose answers stand, verified ones marked; the others go to `dropped`."""
     asked = [w for w in worked if w.row.answer is not None]
-    results = dict(zip(map(id, asked), agree_settled([(w.row, w.reading) for w in asked], judge), strict=True))
+    results = dict(zip(map(id, asked), agree_settled([(w.row, w.reading) for w in asked], config, judge), strict=True))
     items = []
     for w in worked:
         result = results.get(id(w), w.row)
@@ -178,15 +178,15 @@ def bad_row(name: str, raw: sources.BadRow) -> dict[str, Any]:
 
 def drop_record(row: Row, drop: Drop, response: str | None = None) -> dict[str, Any]:
     """One line of the file of dropped rows."""
-    fields = {"problem": row.problem, "answer": row.answer, "solution": row.solution, "id": row.foreign_id}
+    texts = {"problem": row.problem, "answer": row.answer, "solution": row.solution, "id": row.foreign_id}
     if response is not None:
-        fields |= {"response": response, "solution": None}
+        texts |= {"response": response, "solution": None}
     return {
         "source": row.source,
         "place": row.place,
         "reason": drop.reason,
         "detail": drop.detail,
-        "row": {k: _storable(v) for k, v in fields.items() if v is not None},
+        "row": {k: _storable(v) for k, v in texts.items() if v is not None},
     }
 
 
@@ -207,13 +207,11 @@ def overlap_record(worked: Worked) -> dict[str, Any]:
 def part_schema() -> Any:
     import pyarrow as pa
 
-    text, number, texts = pa.string(), pa.float64(), pa.list_(pa.string())
-    return pa.schema(
-        [("source", text), ("place", text), ("problem", text), ("answer", text), ("solution", text), ("answers", texts)]
-        + [("level", number), ("difficulty", number), ("pass_rate", number), ("subject", text), ("origin", text)]
-        + [("choices", texts), ("foreign_id", text), ("flags", texts), ("key", pa.binary()), ("response", text)]
-        + [("verified", pa.bool_())]
-    )
+    types = {"answers": pa.list_(pa.string()), "choices": pa.list_(pa.string()), "flags": pa.list_(pa.string())}
+    types |= {"level": pa.float64(), "difficulty": pa.float64(), "pass_rate": pa.float64()}
+    names = [f.name for f in fields(Row)]
+    own = [(name, types.get(name, pa.string())) for name in names]
+    return pa.schema([*own, ("key", pa.binary()), ("response", pa.string()), ("verified", pa.bool_())])
 
 
 def _write(path: Path, kept: Sequence[Kept], dropped: Sequence[dict[str, Any]], counts: dict[str, Any]) -> None:
@@ -234,11 +232,11 @@ def _finished(path: Path) -> dict[str, Any] | None:
 
 def read_part(path: Path) -> list[Kept]:
     kept = []
-    for fields in read_parquet(path):
-        key, response, verified = fields.pop("key"), fields.pop("response"), fields.pop("verified")
+    for row in read_parquet(path):
+        key, response, verified = row.pop("key"), row.pop("response"), row.pop("verified")
         for name in ("answers", "choices", "flags"):
-            fields[name] = tuple(fields[name] or ())
-        kept.append(Kept(Row(**fields), key, response, verified))
+            row[name] = tuple(row[name] or ())
+        kept.append(Kept(Row(**row), key, response, verified))
     return kept
 
 

@@ -75,8 +75,11 @@ class RowWork:
             response = cleaning.mend(response, self.config.cleaning.control) if response else None
             if not response:
                 return Worked(row, key, drop=Drop("no-response"))
+        fault = cleaning.refuse(row)
+        if fault and self.config.cleaning.on_fault == "flag":
+            row, fault = replace(row, flags=(*row.flags, fault.reason)), None
         steps: tuple[Callable[[], Drop | None], ...] = (
-            lambda: cleaning.refuse(row),
+            lambda: fault,
             lambda: filters.refuse(row, source.select, filters.token_counter(source.select)),
             lambda: filters.refuse(row, self.config.select, self.counter) if row.answer else None,
         )
@@ -91,7 +94,7 @@ class RowWork:
         if self.config.agreement is not None and (response is None or row.answer is not None):
             settled = settle(row, self.config.agreement)
             if isinstance(settled, Drop):
-                return Worked(row, key, response, drop=settled)
+                return self._unsettled(row, key, response, settled)
             had_answer = row.answer is not None
             row, reading = settled
             drop = None if had_answer else filters.refuse(row, self.config.select, self.counter)
@@ -105,6 +108,13 @@ class RowWork:
             drop = Drop("contaminated", f"{hit.suite} {hit.name}: {hit.rule}, {hit.share:.2f}")
             return Worked(row, key, response, reading, drop, hit)
         return Worked(row, key, response, reading, None, hit)
+
+    def _unsettled(self, row: Row, key: bytes, response: str | None, drop: Drop) -> Worked:
+        """A row whose answer could not be read; with `check: flag` an answer that was given stands."""
+        rules = self.config.agreement
+        if rules is not None and rules.check == "flag" and row.answer is not None:
+            return Worked(replace(row, flags=(*row.flags, drop.reason)), key, response)
+        return Worked(row, key, response, drop=drop)
 
     def _lend(self, row: Row, key: bytes) -> Row:
         """The row with what it lacks, where a reference source has it."""
