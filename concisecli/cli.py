@@ -16,6 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from concisecli import tools
+from concisecli.flags import (
+    RUNS,
+    DryRunFlag,
+    ForceFlag,
+    JsonFlag,
+    OnlyFlag,
+    PipelineFlag,
+    RunsFlag,
+    SeedFlag,
+    SetFlag,
+)
+
 if TYPE_CHECKING:
     from concisecli.config import Pipeline
     from concisecli.pipeline import Outcome
@@ -48,23 +61,6 @@ app = typer.Typer(
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Build and look at problems and examples.")
 app.add_typer(data, name="data")
 
-PipelineFlag = Annotated[
-    Path | None, typer.Option("-p", "--pipeline", help="Pipeline file; default: concise.yaml in this folder.")
-]
-SetFlag = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Override a setting: rl1.reward.alpha=0.1. Repeatable."),
-]
-SeedFlag = Annotated[int | None, typer.Option("--seed", help="The seed of the whole pipeline.")]
-DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Say what would run and why; write nothing.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="One line of JSON on stdout instead of text.")]
-RunsFlag = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where artifacts are kept.")]
-OnlyFlag = Annotated[list[str] | None, typer.Option("--only", metavar="STAGE", help="Only this stage. Repeatable.")]
-ForceFlag = Annotated[
-    list[str] | None, typer.Option("--force", metavar="STAGE", help="Make this stage anew. Repeatable.")
-]
-RUNS = Path("runs")
-
 
 @app.callback(invoke_without_command=True)
 def options(
@@ -96,7 +92,7 @@ def run(
     as_json: JsonFlag = False,
     runs: RunsFlag = RUNS,
 ) -> None:
-    """Run a pipeline: finished stages are skipped, unfinished ones go on where they stopped."""
+    """Run a pipeline: skip what is done, resume what is not."""
     from concisecli.records import UsageError
     from concisecli.selection import Selection
 
@@ -144,25 +140,7 @@ def data_build(
     alone(recipe_pipeline(recipe), ("data",), sets, seed, force, dry_run, as_json, runs)
 
 
-@data.command("show")
-def data_show(
-    artifact: Annotated[Path, typer.Argument(help="A parquet or JSONL file, or the folder of a finished stage.")],
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="Rows to print.")] = 5,
-    start: Annotated[int, typer.Option(min=0, help="Rows to leave out first.")] = 0,
-    as_json: JsonFlag = False,
-) -> None:
-    """Print rows of an artifact."""
-    from concisecli.standalone import rows_of, text_of_row
-
-    rows = rows_of(artifact)[start : start + count]
-    if as_json:
-        print(json.dumps(rows, ensure_ascii=False))
-        return
-    for number, row in enumerate(rows, start + 1):
-        print(text_of_row(number, row))
-
-
-stage_command("sft", "Supervised fine-tuning: the sft stages of the pipeline.")
+stage_command("sft", "Supervised fine-tuning (the sft stages).")
 
 
 @app.command()
@@ -177,11 +155,11 @@ def train(
     as_json: JsonFlag = False,
     runs: RunsFlag = RUNS,
 ) -> None:
-    """Reinforcement learning: the train stages of the pipeline."""
+    """Reinforcement learning (the train stages)."""
     stages(("train",), pipeline, only, force, sets, seed, dry_run, as_json, runs, number=stage)
 
 
-stage_command("mine", "Pick the problems that are still hard: the mine stages of the pipeline.")
+stage_command("mine", "Pick the problems that are still hard (the mine stages).")
 
 
 @app.command("eval")
@@ -192,6 +170,10 @@ def evaluate(
     ] = None,
     budget: Annotated[list[int] | None, typer.Option(min=1, help="Tokens a response may take. Repeatable.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Rollouts a problem.")] = None,
+    regrade: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Judge the completions of a finished eval again, no model.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --regrade: where to write; default: FOLDER-regraded.")] = None,
     pipeline: PipelineFlag = None,
     only: OnlyFlag = None,
     force: ForceFlag = None,
@@ -201,7 +183,15 @@ def evaluate(
     as_json: JsonFlag = False,
     runs: RunsFlag = RUNS,
 ) -> None:
-    """Pass@1, Cons@k, lengths and accuracy under budgets: the eval stages, or any model on any problems."""
+    """Accuracy and lengths under budgets (the eval stages).
+
+    With --model and --data: any model on any problems, without a pipeline.
+    """
+    if regrade is not None:
+        from concisecli.standalone import regraded
+
+        print_metrics(*regraded(regrade, out, sets or ()), as_json)
+        return
     sets = [
         *(sets or ()),
         *([f"budgets={sorted(set(budget))}"] if budget else ()),
@@ -215,46 +205,13 @@ def evaluate(
     alone(eval_pipeline(model, data or ()), ("data", "eval"), sets, seed, force, dry_run, as_json, runs, "eval")
 
 
-stage_command("report", "Tables and figures of what was measured: the report stages of the pipeline.")
+stage_command("report", "Tables and figures of what was measured (report stages).")
 
 
-# --- without a graph --------------------------------------------------------------------------------------------------
-
-
-@app.command()
-def init(
-    method: Annotated[str, typer.Argument(help="tiny, conciser, lead, lead-code, ...")],
-    folder: Annotated[Path, typer.Option("--dir", help="Where to write.")] = Path("."),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Write concise.yaml, and the recipes it names, to edit."""
-    from concisecli.standalone import write_method
-
-    written = write_method(method, folder, force=force)
-    if as_json:
-        print(json.dumps({"pipeline": str(written[0]), "recipes": [str(p) for p in written[1:]]}))
-        return
-    for path in written:
-        print(path)
-    where = "" if folder == Path(".") else f" in {folder}"
-    print(f"edit it{where}, look with: concise run --dry-run, start with: concise run", file=sys.stderr)
-
-
-@app.command()
-def score(
-    file: Annotated[Path, typer.Argument(help="JSONL of graded rollouts; - is stdin.")],
-    method: Annotated[str | None, typer.Option(help="A shipped pipeline, such as lead, instead of -p.")] = None,
-    pipeline: PipelineFlag = None,
-    only: Annotated[str | None, typer.Option(metavar="STAGE", help="The train stage whose settings count.")] = None,
-    budget: Annotated[int | None, typer.Option(min=1, help="The limit of a response, in tokens.")] = None,
-    sets: SetFlag = None,
-) -> None:
-    """Rewards and advantages of graded rollouts under a stage's settings: one JSON line a row, no model needed."""
-    from concisecli.stages.score import run_score
-    from concisecli.standalone import train_config
-
-    run_score(file, train_config(method, pipeline, only, sets or ()), sys.stdout, budget)
+app.command()(tools.init)
+app.command()(tools.grade)
+app.command()(tools.score)
+data.command()(tools.show)
 
 
 # --- from flags to stages ---------------------------------------------------------------------------------------------
@@ -333,6 +290,7 @@ def finish(
 ) -> None:
     """Execute and print: one line a stage as it ends, or one JSON document at the end."""
     from concisecli.pipeline import execute
+    from concisecli.showing import as_record, line_of
 
     width = max(len(name) for name in pipeline.stages)
 
@@ -346,38 +304,19 @@ def finish(
         print(json.dumps({"pipeline": str(pipeline.path), "run": pipeline.run, "stages": stages}, ensure_ascii=False))
 
 
+def print_metrics(folder: Path, metrics: dict[str, Any], as_json: bool) -> None:
+    from concisecli.showing import values_of
+
+    if as_json:
+        print(json.dumps({"folder": str(folder), "metrics": metrics}, ensure_ascii=False))
+    else:
+        print("  ".join([str(folder), *values_of(metrics)]))
+
+
 def flags(overrides: Sequence[str], runs: Path) -> str:
     """What a proposed command needs to mean the same artifacts."""
     words = [f" --set {shlex.quote(text)}" for text in overrides]
     return "".join([*words, *([f" --runs {shlex.quote(str(runs))}"] if runs != RUNS else [])])
-
-
-def line_of(outcome: Outcome, width: int) -> str:
-    parts = [f"{outcome.stage:<{width}}  {outcome.line}"]
-    if outcome.outputs:
-        parts.append(str(outcome.folder))
-    parts += [f"{name} {number(value)}" for name, value in outcome.metrics.items() if is_number(value)]
-    return "  ".join(parts)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def as_record(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "stage": outcome.stage,
-        "kind": outcome.kind,
-        "action": outcome.action,
-        "reason": outcome.reason,
-        "folder": str(outcome.folder) if outcome.folder else None,
-        "outputs": {name: str(path) for name, path in outcome.outputs.items()},
-        "metrics": dict(outcome.metrics),
-    }
 
 
 def main() -> None:

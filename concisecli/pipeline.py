@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from concisecli import checkpoints
 from concisecli.artifacts import unwritable
 from concisecli.checks import check_pipeline, order, upstream
-from concisecli.config import DataConfig, NewModel, Pipeline, StageSpec
+from concisecli.config import ChainsSource, DataConfig, NewModel, Pipeline, StageSpec
 from concisecli.explain import difference
 from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
 from concisecli.references import bring, look_up
@@ -134,12 +134,14 @@ class Runner:
         self.verified: set[str] = set()
 
     def look(self, spec: StageSpec) -> None:
-        """A stage that is not selected: note whether it is finished."""
-        inputs = self.inputs(spec, fetch=False)
-        if all(i.digest for group in inputs.values() for i in group):
-            manifest = self.store.find(spec.name, self.key(spec, inputs))
-            if manifest is not None:
-                self.finished[spec.name] = manifest
+        """A stage that is not selected: note whether it is finished. What is wrong with it matters to those that run
+        it, and to those that need it, which are told that it is not made."""
+        with contextlib.suppress(ConciseError):
+            inputs = self.inputs(spec, fetch=False)
+            if all(i.digest for group in inputs.values() for i in group):
+                manifest = self.store.find(spec.name, self.key(spec, inputs))
+                if manifest is not None:
+                    self.finished[spec.name] = manifest
 
     def visit(self, spec: StageSpec, *, force: bool) -> Outcome:
         """A selected stage: decide, and unless this is a dry run, do it."""
@@ -315,7 +317,7 @@ class Runner:
         return RunManifest(
             **self.described(spec, inputs),
             outputs=outputs,
-            metrics=dict(result.metrics),
+            metrics=dict(sorted(result.metrics.items())),
             code=code_state(),
             env=environment(threads_in_use(self.pipeline.threads)),
         )
@@ -323,7 +325,11 @@ class Runner:
 
 def named_files(config: BaseModel) -> dict[str, Path]:
     """Local files whose content belongs to the key of a stage with this config."""
-    return config.files() if isinstance(config, DataConfig) else {}
+    if not isinstance(config, DataConfig) or all(isinstance(s, ChainsSource) for s in config.sources.values()):
+        return {}
+    from concisecli.recipes import key_files
+
+    return key_files(config)
 
 
 def set_threads(threads: int) -> None:

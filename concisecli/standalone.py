@@ -1,16 +1,16 @@
 """What commands do beside running a pipeline's stages: make a pipeline for one recipe or one model, write a method's
-files, read rows to show."""
+files, judge again what was sampled."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from concisecli.artifacts import iter_jsonl, read_parquet, unwritable
-from concisecli.config import Pipeline, TrainConfig
+from concisecli.artifacts import unwritable
+from concisecli.config import EvalConfig, GraderConfig, Pipeline, TrainConfig
 from concisecli.loading import (
     PIPELINE_FILE,
     TOP,
@@ -19,6 +19,7 @@ from concisecli.loading import (
     load_pipeline_with_origins,
     packaged,
     packaged_folder,
+    pipeline_of,
 )
 from concisecli.marked import Marked, read_yaml
 from concisecli.records import ConciseError, UsageError
@@ -110,6 +111,33 @@ def train_config(method: str | None, pipeline: Path | None, only: str | None, se
     return config
 
 
+# --- grading ----------------------------------------------------------------------------------------------------------
+
+
+def grader_config(sets: Sequence[str], base: Mapping[str, Any] | None = None) -> GraderConfig:
+    """The settings of a grader with overrides such as "profile=strict"."""
+    tree = {"run": "grade", "stages": {"grade": {"uses": "eval", "config": {"grader": dict(base or {})}}}}
+    pipeline, _ = pipeline_of(tree, [f"grade.grader.{text}" for text in sets])
+    config = pipeline.stages["grade"].config
+    assert isinstance(config, EvalConfig)
+    return config.grader
+
+
+def regraded(folder: Path, out: Path | None, sets: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    """Judge what a finished eval sampled with the grader of today, under the settings of then and `sets`
+    ("grader.profile=strict"); where it was written, and the metrics."""
+    if not (folder / MANIFEST).is_file():
+        raise UsageError(f"{folder} is not the folder of a finished eval; give one such as runs/NAME/STAGE-KEY")
+    manifest = read_manifest(folder / MANIFEST)
+    if manifest.kind != "eval":
+        raise UsageError(f"{folder} was made by a stage of kind {manifest.kind}, not by eval")
+    from concisecli.stages.evaluate import headline, regrade
+
+    config = grader_config([text.removeprefix("grader.") for text in sets], manifest.config["grader"])
+    target = out or folder.with_name(f"{folder.name}-regraded")
+    return target, headline(regrade(folder, config, target))
+
+
 # --- init -------------------------------------------------------------------------------------------------------------
 
 
@@ -139,26 +167,3 @@ def recipes_named(pipeline: Marked) -> list[str]:
     stages = pipeline.plain().get("stages") or {}
     found = [(stage.get("config") or {}).get("recipe") for stage in stages.values()]
     return list(dict.fromkeys(str(name) for name in found if name))
-
-
-# --- rows to show -----------------------------------------------------------------------------------------------------
-
-
-def rows_of(artifact: Path) -> list[dict[str, Any]]:
-    """The rows of a parquet or JSONL file, or of the first such output of a finished stage's folder."""
-    if artifact.is_dir():
-        if not (artifact / MANIFEST).is_file():
-            raise ConciseError(f"{artifact} is not the folder of a finished stage; give a parquet or JSONL file")
-        outputs = read_manifest(artifact / MANIFEST).outputs.values()
-        readable = [artifact / o.path for o in outputs if o.path.endswith((".parquet", ".jsonl"))]
-        if not readable:
-            raise ConciseError(f"{artifact} holds no parquet or JSONL file among its outputs")
-        artifact = readable[0]
-    if not artifact.is_file():
-        raise UsageError(f"there is no file {artifact}")
-    return read_parquet(artifact) if artifact.suffix == ".parquet" else list(iter_jsonl(artifact))
-
-
-def text_of_row(number: int, row: dict[str, Any]) -> str:
-    lines = [f"{name:>12}  {value}" for name, value in row.items() if value not in (None, "", "{}")]
-    return "\n".join([f"--- row {number}", *lines])

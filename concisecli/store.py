@@ -137,9 +137,13 @@ class Store:
         return manifest
 
     def newest(self, stage: str) -> RunManifest | None:
-        """The manifest last written for a stage of this name, whatever its key."""
+        """The manifest last written for a stage of this name, whatever its key; one that cannot be read is nothing to
+        compare with."""
         paths = [p for p in self.root.glob(f"{stage}-*/{MANIFEST}") if p.parent.name[: -len("-") - 12] == stage]
-        return read_manifest(max(paths, key=lambda p: p.stat().st_mtime_ns)) if paths else None
+        for path in sorted(paths, key=lambda p: p.stat().st_mtime_ns, reverse=True):
+            with contextlib.suppress(ConciseError):
+                return read_manifest(path)
+        return None
 
     def changed_outputs(self, manifest: RunManifest) -> list[str]:
         """Names of the outputs whose content is no longer what the manifest says."""

@@ -301,3 +301,39 @@ def test_score_writes_one_json_line_a_row(concise: Concise) -> None:
     scored = [json.loads(line) for line in out.splitlines()]
     assert [row["reward"] for row in scored] == [1.0, -1.0, 1.0, -1.0]
     assert [row["id"] for row in scored] == [0, 1, 2, 3]
+
+
+def test_grade_and_score_chain_over_a_file(concise: Concise) -> None:
+    responses = ["so \\boxed{4}", "so \\boxed{5}", "", "\\boxed{\\frac{8}{2}}"]
+    rows = [{"group": "g", "id": i, "length": 9, "gold": "4", "response": r} for i, r in enumerate(responses)]
+    write_jsonl(Path("rows.jsonl"), rows)
+    code, out, err = concise("grade", "rows.jsonl", "--set", "deadline_s=20")
+    assert code == 0, err
+    assert json.loads(err)["counts"]["match"] == 2
+    Path("graded.jsonl").write_text(out)
+    code, out, err = concise("score", "graded.jsonl", "--only", "rl1", "--set", "reward.no_answer=-2")
+    assert code == 0, err
+    assert [json.loads(line)["reward"] for line in out.splitlines()] == [1.0, 0.0, -2.0, 1.0]
+
+
+def test_a_wrong_use_of_grade_is_told(concise: Concise) -> None:
+    write_jsonl(Path("rows.jsonl"), [{"answer": "4", "response": "4"}])
+    for words, message in (
+        ((), "give a JSONL file of responses, or --selftest"),
+        (("none.jsonl",), "cannot read none.jsonl"),
+        (("rows.jsonl",), "--gold-field"),
+        (("rows.jsonl", "--set", "profil=strict"), "did you mean 'profile'?"),
+    ):
+        code, out, err = concise("grade", *words)
+        assert (code, out) == (2, "")
+        assert message in err
+
+
+def test_only_a_finished_eval_can_be_judged_again(concise: Concise) -> None:
+    concise("data", "build")
+    (folder,) = Path("runs/t").glob("d-*")
+    code, _, err = concise("eval", "--regrade", str(folder))
+    assert (code, err) == (2, f"concise: {folder} was made by a stage of kind data, not by eval\n")
+    code, _, err = concise("eval", "--regrade", "base")
+    assert code == 2
+    assert "is not the folder of a finished eval" in err

@@ -28,6 +28,9 @@ FLOORS = {
     "explain": 4,
     "cli": 5,
     "standalone": 5,
+    "showing": 5,
+    "flags": 5,
+    "tools": 5,
     "__main__": 5,
 }
 HEAVY = {"torch", "vllm", "transformers", "deepspeed", "datasets", "math_verify", "sympy", "pandas", "matplotlib"}

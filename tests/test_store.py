@@ -152,6 +152,10 @@ def test_the_newest_manifest_of_a_stage_is_found_whatever_its_key(tmp_path: Path
     found = store.newest("d")
     assert found is not None
     assert found.key == "b" * 64
+    (store.folder("d", "b" * 64) / MANIFEST).write_text("{")
+    found = store.newest("d")
+    assert found is not None
+    assert found.key == "a" * 64
 
 
 def test_an_output_edited_by_hand_is_noticed(tmp_path: Path) -> None:
