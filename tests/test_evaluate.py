@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +18,16 @@ BUDGETS = (10, 40, 90, 200)
 PROMPT = PromptConfig(template="raw", chat=False)
 
 
-def even(response: str, gold: str) -> bool:
-    """A check under which a random model is right about half of the time."""
-    return len(response) % 2 == 0
+NO_DIGIT_FIRST = "[!0-9<]*"  # a "gold answer" that most but not all responses of a random model match
 
 
 def problems(count: int = 6) -> list[Problem]:
-    return [Problem(f"p{i}", f"{20 + i}A-6B+{i}=", str(14 + 2 * i), "chains", float(i % 3)) for i in range(count)]
+    return [Problem(f"p{i}", f"{20 + i}A-6B+{i}=", NO_DIGIT_FIRST, "chains", float(i % 3)) for i in range(count)]
 
 
 def config(**changes: object) -> EvalConfig:
-    custom = GraderConfig(custom="tests.test_evaluate:even", workers=1)
-    settings = {"budgets": BUDGETS, "samples": 4, "temperature": 1.0, "top_p": 1.0, "bootstrap": 50}
+    custom = GraderConfig(custom="fnmatch:fnmatchcase", workers=1)
+    settings = {"budgets": BUDGETS, "samples": 10, "temperature": 1.0, "top_p": 1.0, "bootstrap": 50}
     return EvalConfig(**(settings | {"prompt": PROMPT, "grader": custom, "engine": HfConfig()} | changes))  # type: ignore[arg-type]
 
 
@@ -65,9 +64,12 @@ def test_the_curve_equals_real_runs_with_each_limit(finished: StageRun, tiny_mod
             PROMPT,
             seed=0,
             step=0,
-            samples=4,
+            samples=10,
         )
-        right = [[c.finished and even(c.text, "") for c in completions] for _, _, completions in sampled]
+        right = [
+            [c.finished and fnmatch.fnmatchcase(c.text, NO_DIGIT_FIRST) for c in completions]
+            for _, _, completions in sampled
+        ]
         assert scores["overall"]["budgets"][str(budget)]["value"] == pytest.approx(np.mean(right), abs=1e-15)
         seen.add(float(np.mean(right)))
     assert len(seen) > 2, "the budgets must tell something apart"
@@ -81,7 +83,7 @@ def test_pass_at_1_is_the_accuracy_at_the_largest_budget(finished: StageRun) -> 
 def test_neither_order_nor_the_cut_into_parts_changes_a_rollout(
     finished: StageRun, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluate, "PART_ROLLOUTS", 8)
+    monkeypatch.setattr(evaluate, "PART_ROLLOUTS", 20)
     run = stage(tmp_path, tiny_model, problems()[::-1], config())
     evaluate.run(run)
     assert rows_of(run) == rows_of(finished)
@@ -90,7 +92,7 @@ def test_neither_order_nor_the_cut_into_parts_changes_a_rollout(
 def test_an_interrupted_run_goes_on_with_equal_bytes(
     finished: StageRun, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluate, "PART_ROLLOUTS", 8)
+    monkeypatch.setattr(evaluate, "PART_ROLLOUTS", 20)
     run = stage(tmp_path, tiny_model, problems(), config())
     asked: list[list[str]] = []
     sample = rollout.sample_groups
@@ -137,7 +139,7 @@ def test_prompts_over_the_limit_are_left_out_and_named(tiny_model: Path, tmp_pat
     [
         ([], {}, "holds no problem"),
         (problems(1), {"max_prompt_tokens": 2}, "every prompt is longer than max_prompt_tokens 2"),
-        (problems(1), {"budgets": (250,)}, "the largest budget it can hold is 247"),
+        (problems(1), {"budgets": (250,)}, "the largest budget it can hold is 248"),
         (problems(1), {"budgets": ()}, "budgets needs at least one"),
     ],
 )
