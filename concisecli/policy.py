@@ -199,8 +199,8 @@ def token_logprobs(
     hidden = hidden_states(module, input_ids, attention_mask)
     wanted = response_mask[:, 1:].bool()
     rows, targets = hidden[:, :-1][wanted], input_ids[:, 1:][wanted]
-    head = output_head(module)
-    logprobs, entropy = _in_chunks(head, rows, targets, temperature, chunk, with_entropy)
+    size = chunk or max(1, CHUNK_ELEMENTS // _config(module).vocab_size)
+    logprobs, entropy = _in_chunks(output_head(module), rows, targets, temperature, size, with_entropy)
 
     def spread(values: Tensor) -> Tensor:
         full = values.new_zeros(input_ids.shape)
@@ -236,11 +236,9 @@ def _causal_alone_is_enough(module: nn.Module, attention_mask: Tensor) -> bool:
 
 
 def _in_chunks(
-    head: nn.Module, rows: Tensor, targets: Tensor, temperature: float, chunk: int | None, with_entropy: bool
+    head: nn.Module, rows: Tensor, targets: Tensor, temperature: float, size: int, with_entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """[N] log-probs and entropies of `rows` [N, D] and `targets` [N]."""
-    vocabulary = cast(Tensor, head.weight).shape[0] or 1  # a sharded weight has no rows here: then one token decides
-    size = chunk or max(1, CHUNK_ELEMENTS // vocabulary)
+    """[N] log-probs and entropies of `rows` [N, D] and `targets` [N], `size` tokens at a time."""
     # One chunk that fits is kept for the backward pass: recomputing it would save nothing.
     recompute = torch.is_grad_enabled() and rows.shape[0] > size
     parts = []

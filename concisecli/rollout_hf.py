@@ -207,22 +207,19 @@ def draw(logits: Tensor, noise: Tensor, sampling: SamplingLike) -> tuple[Tensor,
     """
     logits = logits.double()
     if sampling.temperature == 0:
-        logprobs = logits.log_softmax(-1)
-        best = logprobs.argmax(-1)
-        return best, logprobs.gather(-1, best[:, None])[:, 0]
-    logprobs = (logits / sampling.temperature).log_softmax(-1)
-    probabilities = truncate(logprobs.exp(), top_p=sampling.top_p, min_p=sampling.min_p)
-    cumulative = probabilities.cumsum(-1)
+        logprobs, best = logits.log_softmax(-1).max(-1)
+        return best, logprobs
+    shifted = logits / sampling.temperature
+    shifted = shifted - shifted.amax(-1, keepdim=True)
+    # Not normalised: the last entry of the cumulative sum is the normaliser, of the whole or of what truncation kept.
+    cumulative = truncate(shifted.exp(), top_p=sampling.top_p, min_p=sampling.min_p).cumsum(-1)
     total = cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, noise[:, None] * total, right=True).clamp_(max=logits.shape[-1] - 1)
-    drawn = logprobs.gather(-1, tokens)
-    if sampling.top_p < 1 or sampling.min_p > 0:
-        drawn = drawn - total.log()
-    return tokens[:, 0], drawn[:, 0]
+    return tokens[:, 0], (shifted.gather(-1, tokens) - total.log())[:, 0]
 
 
 def truncate(probabilities: Tensor, *, top_p: float, min_p: float) -> Tensor:
-    """[R, V] with the tokens outside the support set to 0, not renormalised.
+    """[R, V] with the tokens outside the support set to 0, up to a factor: neither given nor returned normalised.
 
     min-p keeps what has at least `min_p` of the largest probability; top-p then keeps the fewest likely tokens that
     hold `top_p` of the remaining mass, equal ones by lower id.

@@ -94,6 +94,16 @@ def test_more_samples_leave_the_first_ones_as_they_are(engine: RolloutEngine, ti
     assert [[c.token_ids for c in cs] for _, _, cs in few] == [[c.token_ids for c in cs[:2]] for _, _, cs in many]
 
 
+def test_the_later_rollouts_of_a_problem_can_be_asked_for_by_number(engine: RolloutEngine, tiny_model: Path) -> None:
+    tokenizer, sampling = load_tokenizer(tiny_model), Sampling(max_response_tokens=8)
+    whole, later = (
+        sample_groups(engine, tokenizer, PROBLEMS[:2], sampling, RAW, seed=0, step=0, samples=numbers)
+        for numbers in (4, [range(2, 4), [3]])
+    )
+    assert [c.token_ids for c in later[0][2]] == [c.token_ids for c in whole[0][2][2:]]
+    assert [c.token_ids for c in later[1][2]] == [whole[1][2][3].token_ids]
+
+
 def test_a_sync_that_reached_the_engine_passes_and_one_that_did_not_stops(tiny_model: Path) -> None:
     trained, engine = HfEngine(HfConfig(), tiny_model), HfEngine(HfConfig(), tiny_model)
     with torch.no_grad():

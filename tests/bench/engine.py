@@ -22,6 +22,11 @@ from concisecli.rollout_hf import HfEngine
 
 PROMPTS, ROLLOUTS, LIMIT, REPEATS = 32, 8, 120, 5
 WORDS = (*map(str, range(10, 30)), "wait check ", " ok ", " no ", "<think>", "</think>", "<answer>", "</answer>")
+NEVER: tuple[int, ...] = ()
+SOON = tuple(range(0, 280, 40))  # seven ids of a flat distribution: rollouts of about 0.35 of the limit
+TRAINING = Sampling(max_response_tokens=LIMIT)
+EVALUATION = Sampling(temperature=0.6, top_p=0.95, max_response_tokens=LIMIT)
+CASES = (("fixed lengths", NEVER, TRAINING), ("mixed lengths", SOON, TRAINING), ("top-p 0.95", SOON, EVALUATION))
 
 
 def run() -> list[dict[str, Any]]:
@@ -29,24 +34,29 @@ def run() -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         engine = HfEngine(HfConfig(), new_model(NewModelConfig(words=WORDS), 0, Path(folder) / "model"))
-    chains = [f"{10 + i % 20}A" + "".join(f"{'+-'[k % 2]}{1 + (i + k) % 9}{'BCDEFG'[k]}" for k in range(1 + i % 5))
-              for i in range(PROMPTS)]  # fmt: skip
-    prompts = [engine.tokenizer.encode(text + "=") for text in chains]
-    rows = []
-    for name, stop in (("fixed", ()), ("mixed", tuple(range(0, 280, 40)))):
-        engine.stop = stop
-        ours, theirs = _in_turn(lambda: _ours(engine, prompts), lambda s=stop: _generate(engine, prompts, s))
-        rows.append(
-            {
-                "name": f"rollouts, {name} lengths",
-                "value": ours,
-                "unit": "tokens/s",
-                "baseline": theirs,
-                "ratio": ours / theirs,
-                "note": f"transformers generate, same module, {PROMPTS * ROLLOUTS} rollouts, limit {LIMIT}, 1 thread",
-            }
-        )
-    return rows
+    prompts = [engine.tokenizer.encode(_chain(i)) for i in range(PROMPTS)]
+    return [_row(engine, prompts, *case) for case in CASES]
+
+
+def _row(
+    engine: HfEngine, prompts: list[list[int]], name: str, stop: tuple[int, ...], sampling: Sampling
+) -> dict[str, Any]:
+    engine.stop = stop
+    engine.module.generation_config.eos_token_id = list(stop) or None
+    ours, theirs = _in_turn(lambda: _ours(engine, prompts, sampling), lambda: _generate(engine, prompts, sampling))
+    return {
+        "name": f"rollouts, {name}",
+        "value": ours,
+        "unit": "tokens/s",
+        "baseline": theirs,
+        "ratio": ours / theirs,
+        "note": f"transformers' generate on the same module: {PROMPTS * ROLLOUTS} rollouts, limit {LIMIT}, 1 thread",
+    }
+
+
+def _chain(index: int) -> str:
+    steps = "".join(f"{'+-'[k % 2]}{1 + (index + k) % 9}{'BCDEFG'[k]}" for k in range(1 + index % 5))
+    return f"{10 + index % 20}A{steps}="
 
 
 def _in_turn(*runs: Callable[[], int]) -> list[float]:
@@ -61,22 +71,26 @@ def _in_turn(*runs: Callable[[], int]) -> list[float]:
     return [statistics.median(found) for found in rates]
 
 
-def _ours(engine: HfEngine, prompts: list[list[int]]) -> int:
+def _ours(engine: HfEngine, prompts: list[list[int]], sampling: Sampling) -> int:
     seeds = [[rollout_seed(0, 0, str(i), j) for j in range(ROLLOUTS)] for i in range(len(prompts))]
-    groups = engine.generate(prompts, Sampling(max_response_tokens=LIMIT), seeds)
+    groups = engine.generate(prompts, sampling, seeds)
     return sum(len(completion.token_ids) for group in groups for completion in group)
 
 
 @torch.no_grad()
-def _generate(engine: HfEngine, prompts: list[list[int]], stop: tuple[int, ...]) -> int:
-    pad = engine.tokenizer.pad_token_id
-    longest = max(map(len, prompts))
+def _generate(engine: HfEngine, prompts: list[list[int]], sampling: Sampling) -> int:
+    pad, longest = engine.tokenizer.pad_token_id, max(map(len, prompts))
     rows = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts for _ in range(ROLLOUTS)])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts for _ in range(ROLLOUTS)])
     out = engine.module.generate(
-        rows, attention_mask=mask, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=LIMIT,
-        eos_token_id=list(stop) or -1, pad_token_id=pad,
-    )[:, longest:]  # fmt: skip
-    ends = torch.isin(out, torch.tensor(stop)) if stop else torch.zeros_like(out, dtype=torch.bool)
-    before = (ends.cumsum(1) - ends.long()) == 0
-    return int(before.sum())
+        rows,
+        attention_mask=mask,
+        do_sample=True,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=0,
+        max_new_tokens=LIMIT,
+        pad_token_id=pad,
+    )[:, longest:]
+    ends = torch.isin(out, torch.tensor(engine.stop, dtype=torch.long))
+    return int((ends.cumsum(1) - ends.long() == 0).sum())  # up to the first stop id, itself included
