@@ -1,0 +1,132 @@
+"""`compare`: two or more evaluations of the same problems, paired; as records and as a table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from concisecli import page
+from concisecli.artifacts import read_json
+from concisecli.comparison import Comparison, Difference, compare
+from concisecli.records import ConciseError, UsageError
+from concisecli.scores import SCHEMA
+
+SCORES = "scores.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """B against A. `unlike` names what else differs between the two: settings, the grader."""
+
+    before: str
+    after: str
+    suites: tuple[Comparison, ...]
+    unlike: tuple[str, ...]
+
+
+def run_compare(paths: Sequence[Path], *, resamples: int = 1000, seed: int = 0) -> list[Pair]:
+    """Each further evaluation against the first. A path is a scores.json or the folder of an eval stage.
+
+    Raises UsageError for fewer than two paths, ConciseError for one without scores and for two that share no problem.
+    """
+    if len(paths) < 2:
+        raise UsageError("compare needs at least two evaluations: concise compare A B")
+    loaded = [load(path) for path in paths]
+    names = _names([name for name, _ in loaded])
+    first = loaded[0][1]
+    return [
+        Pair(names[0], name, tuple(compare(first, scores, resamples=resamples, seed=seed)), unlike(first, scores))
+        for name, (_, scores) in zip(names[1:], loaded[1:], strict=True)
+    ]
+
+
+def load(path: Path) -> tuple[str, dict[str, Any]]:
+    """(name, contents) of a scores.json or of the one in a folder; the name is the stage's, else the folder's."""
+    file = path / SCORES if path.is_dir() else path
+    if not file.is_file():
+        below = sorted(str(p.parent) for p in path.glob(f"*/{SCORES}")) if path.is_dir() else []
+        hint = f"; give one of: {', '.join(below)}" if below else "; evaluate first: concise eval"
+        raise ConciseError(f"there is no {file}{hint}")
+    scores = read_json(file)
+    if not isinstance(scores, dict) or scores.get("schema") != SCHEMA:
+        raise ConciseError(f"{file} is not a scores.json of this version of concise; run the eval stage again")
+    manifest = file.parent / "manifest.json"
+    name = read_json(manifest)["stage"] if manifest.is_file() else file.parent.name
+    return name, scores
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    """The names, numbered where two are alike."""
+    return [f"{name} ({i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
+
+
+def unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings (the seed aside) and grader parts that are not the same, as "name: a -> b"."""
+    ours = _flat(before["settings"]) | {f"grader.{k}": v for k, v in _flat(before["grader"]).items()}
+    theirs = _flat(after["settings"]) | {f"grader.{k}": v for k, v in _flat(after["grader"]).items()}
+    names = sorted((ours.keys() | theirs.keys()) - {"seed"})
+    return tuple(f"{n}: {ours.get(n)} -> {theirs.get(n)}" for n in names if ours.get(n) != theirs.get(n))
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {k: v for name, part in value.items() for k, v in _flat(part, f"{prefix}{name}.").items()}
+    return {prefix[:-1]: value}
+
+
+def as_json(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """For `--json`: every number, and the ids of the problems that flipped."""
+    return [asdict(pair) for pair in pairs]
+
+
+def tables(pairs: Sequence[Pair]) -> list[Any]:
+    """For people: one rich table a pair, with notes below it. Intervals hold 95 % over problems."""
+    return [part for pair in pairs for part in (_table(pair), *_notes(pair))]
+
+
+def _table(pair: Pair) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=f"{pair.before} → {pair.after}", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("suite")
+    for name in ("problems", "Pass@1", "points", "Cons@k", "Len", "%", "gained", "lost", "budget to match"):
+        table.add_column(name, justify="right")
+    for one in pair.suites:
+        percent, low, high = one.length_percent
+        table.add_row(
+            one.suite,
+            str(one.problems),
+            f"{page.percent(one.pass_at_1.before)} → {page.percent(one.pass_at_1.after)}",
+            _points(one.pass_at_1),
+            _points(one.cons_at_k),
+            f"{page.tokens(one.length.before)} → {page.tokens(one.length.after)}",
+            f"{page.change(percent)}\n[dim]{page.change(low)} to {page.change(high)}[/dim]",
+            str(len(one.gained)),
+            str(len(one.lost)),
+            f"{one.budget_to_match or 'never'}\n[dim]of {one.budget_of_best or '–'}[/dim]",
+        )
+    return table
+
+
+def _points(difference: Difference) -> str:
+    found = page.points(difference.difference)
+    colour = ("green" if difference.difference > 0 else "red") if difference.clear else ""
+    said = f"[{colour}]{found}[/{colour}]" if colour else found
+    return f"{said}\n[dim]{page.points(difference.low)} to {page.points(difference.high)}[/dim]"
+
+
+def _notes(pair: Pair) -> list[str]:
+    notes = [f"  not alike: {'; '.join(pair.unlike)}"] if pair.unlike else []
+    for one in pair.suites:
+        if one.only_before or one.only_after:
+            notes.append(
+                f"  {one.suite}: {one.only_before} problems only in the first, {one.only_after} only in the second"
+            )
+        for what, ids in (("gained", one.gained), ("lost", one.lost)):
+            if ids:
+                more = f" and {len(ids) - 12} more" if len(ids) > 12 else ""
+                notes.append(f"  {one.suite}, {what}: {', '.join(ids[:12])}{more}")
+    return notes
