@@ -54,8 +54,8 @@ class Figure:
 
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), darkened or lightened to 3:1 against each paper.
-LIGHT = ("#0072b2", "#d55e00", "#00865f", "#b0508c", "#b37700", "#2f8fc4", "#6a51a3", "#555b66")
-DARK = ("#5ab0f2", "#ff8b4d", "#3fce9f", "#e595c3", "#f0b93f", "#93d4ff", "#b9a2ea", "#b4bac6")
+LIGHT = ("#0072b2", "#d55e00", "#00865f", "#b0508c", "#7d5a00", "#2f8fc4", "#43306f", "#50565f")
+DARK = ("#5ab0f2", "#ff8b4d", "#3fce9f", "#e595c3", "#ffd879", "#a8dcff", "#c9b8ff", "#848d9b")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), "-", (0, (5, 1.5)), "-", "-")
 INKS = {"ink": ("#1c2128", "#e8eaee"), "muted": ("#5d6673", "#9aa4b2"), "grid": ("#e2e5ea", "#2e343d")}
@@ -269,7 +269,8 @@ def _frame(canvas: Any, axes: Any, figure: Figure) -> None:
         if not figure.ticks:
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=STEPS))
     if figure.percent:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g}%"))
+        value_axis = axes.xaxis if figure.kind == "sideways" else axes.yaxis
+        value_axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g}%"))
     for x in figure.marks:
         axes.axvline(x, color=_STAND_IN["muted"], linewidth=0.9, linestyle=(0, (1, 3)), zorder=0.5)
     if len(figure.series) > 1 or figure.kind == "points":
