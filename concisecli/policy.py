@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -209,6 +210,28 @@ def token_logprobs(
         return full.masked_scatter(where, values)
 
     return spread(logprobs), spread(entropy) if entropy is not None else None
+
+
+def sequence_logprobs(module: nn.Module, ids: Sequence[int]) -> list[float]:
+    """log pi(ids[t] | ids[:t]) at temperature 1 for t = 1.., without a gradient and without dropout."""
+    rows = torch.tensor([list(ids)], device=next(module.parameters()).device)
+    mask = torch.ones_like(rows)
+    mask[:, 0] = 0
+    with evaluating(module):
+        logprobs, _ = token_logprobs(module, rows, torch.ones_like(rows), mask)
+    return [float(x) for x in logprobs[0, 1:]]
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Without gradients (not inference mode: a table first built in it could never be trained through) and dropout."""
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train(training)
 
 
 def hidden_states(module: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -9,8 +9,7 @@ Shapes: [R] live rows, [V] vocabulary, cache [R, H, T, D] a layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,13 @@ from transformers.cache_utils import DynamicLayer
 
 from concisecli.config import HfConfig
 from concisecli.policy import (
+    evaluating,
     load_model,
     load_tokenizer,
     max_positions,
     output_head,
+    sequence_logprobs,
     stop_ids,
-    token_logprobs,
 )
 from concisecli.records import Completion, ConciseError
 from concisecli.rollout import SamplingLike
@@ -44,7 +44,7 @@ class HfEngine:
         self.config = config
         self.tokenizer = load_tokenizer(model)
         self.shared = module is not None
-        self.module = module if module is not None else load_model(model, config.dtype)
+        self.module = module if module is not None else _placed(load_model(model, config.dtype))
         self.stop = tuple(sorted({*stop_ids(self.tokenizer, model), *stop_ids(self.tokenizer, self.module)}))
         _refuse_recurrent(self.module, model)
 
@@ -54,7 +54,7 @@ class HfEngine:
         """See RolloutEngine. Rollouts are batched by prompt length, `batch_rollouts` at a time."""
         requests = self._requests(prompts, sampling, seeds)
         done: dict[tuple[int, int], Completion] = {}
-        with _evaluating(self.module):
+        with evaluating(self.module), self._arithmetic():
             for start in range(0, len(requests), self.config.batch_rollouts):
                 batch = requests[start : start + self.config.batch_rollouts]
                 for request, completion in zip(batch, self._complete(batch, sampling), strict=True):
@@ -62,12 +62,8 @@ class HfEngine:
         return [[done[i, j] for j in range(len(row))] for i, row in enumerate(seeds)]
 
     def probe(self, ids: Sequence[int]) -> list[float]:
-        rows = torch.tensor([list(ids)], device=self.module.device)
-        mask = torch.ones_like(rows)
-        mask[:, 0] = 0
-        with _evaluating(self.module):
-            logprobs, _ = token_logprobs(self.module, rows, torch.ones_like(rows), mask)
-        return [float(x) for x in logprobs[0, 1:]]
+        with self._arithmetic():
+            return sequence_logprobs(self.module, ids)
 
     def sync_weights(self, named: Iterable[tuple[str, Any]]) -> None:
         """Copy the weights in place. Nothing to do for a shared module. Raises ConciseError on a name that the model
@@ -90,6 +86,11 @@ class HfEngine:
 
     def wake(self) -> None:
         """Nothing; see `sleep`."""
+
+    def _arithmetic(self) -> Any:
+        """A shared module may keep float32 weights and still compute in bfloat16, as its trainer does."""
+        lower = self.config.dtype == "bfloat16" and self.module.dtype == torch.float32
+        return torch.autocast(self.module.device.type, torch.bfloat16, enabled=lower)
 
     def _requests(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingLike, seeds: Sequence[Sequence[int]]
@@ -290,16 +291,8 @@ class _GrowingLayer(DynamicLayer):
         return self.length
 
 
-@contextmanager
-def _evaluating(module: Any) -> Iterator[None]:
-    """Without gradients (not inference mode: a table first built in it could never be trained through) and dropout."""
-    training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        module.train(training)
+def _placed(module: Any) -> Any:
+    return module.cuda() if torch.cuda.is_available() else module
 
 
 def _refuse_recurrent(module: Any, model: Path) -> None:

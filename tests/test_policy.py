@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from concisecli import policy
@@ -64,6 +67,18 @@ def test_text_survives_the_round_trip_through_autotokenizer(tiny_model: Path, te
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.batch_decode([tokenizer.encode(text)], skip_special_tokens=True) == [text]
+
+
+def test_any_composed_text_survives_the_round_trip(tiny_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+
+    @given(st.lists(st.one_of(st.text(max_size=8), st.sampled_from([*WORDS, " ", "\n", "\t"])), max_size=6))
+    @settings(max_examples=200, deadline=None)
+    def survives(parts: list[str]) -> None:
+        text = unicodedata.normalize("NFC", "".join(parts))  # Qwen2's tokenizer composes characters
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+    survives()
 
 
 def test_every_byte_is_one_token_and_every_word_is_one_token(tokenizer: Any) -> None:
@@ -185,6 +200,16 @@ def test_chunked_gradients_equal_those_of_the_full_path(module: Any, chunk: int 
     ours = gradients(logprobs, entropy)
     for found, expected in zip(ours, gradients(*full_path(module, ids, attention, 0.7)), strict=True):
         assert (found - expected).abs().max() < 1e-5 * (1 + expected.abs().max())
+
+
+def test_the_logprobs_of_one_sequence_come_without_dropout_and_leave_the_mode_alone(module: Any) -> None:
+    ids = [20, 30, 40, 50]
+    expected, _ = full_path(module, torch.tensor([ids]), torch.ones(1, 4, dtype=torch.long), 1.0)
+    for layer in module.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    module.train()
+    assert policy.sequence_logprobs(module, ids) == pytest.approx(expected[0, 1:].tolist(), abs=1e-5)
+    assert module.training
 
 
 def test_entropy_is_left_out_unless_asked_for(module: Any) -> None:

@@ -282,6 +282,20 @@ def test_a_shared_module_is_trained_through_after_sampling_and_keeps_its_mode(ti
     assert engine.generate([[1, 2, 3]], LIMIT, [[0]]) != before
 
 
+@pytest.mark.parametrize(("dtype", "found"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_a_shared_module_computes_in_the_engines_dtype_and_keeps_its_weights(
+    tiny_model: Path, dtype: Any, found: torch.dtype
+) -> None:
+    module = load_model(tiny_model)
+    seen: set[torch.dtype] = set()
+    module.lm_head.register_forward_hook(lambda _, __, logits: seen.add(logits.dtype))
+    engine = HfEngine(HfConfig(dtype=dtype), tiny_model, module=module)
+    engine.generate([[1, 2, 3]], Sampling(max_response_tokens=4), [[0]])
+    engine.probe([1, 2, 3])
+    assert seen == {found}
+    assert module.dtype == torch.float32
+
+
 def test_synced_weights_are_the_ones_sampled_from(tiny_model: Path) -> None:
     trained, engine = load_model(tiny_model), made(tiny_model)
     generator = torch.Generator().manual_seed(0)
