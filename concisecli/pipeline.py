@@ -132,16 +132,19 @@ class Runner:
         self.pipeline, self.store, self.dry_run, self.flags = pipeline, store, dry_run, flags
         self.finished: dict[str, RunManifest] = {}
         self.verified: set[str] = set()
+        self.troubled: dict[str, ConciseError] = {}
 
     def look(self, spec: StageSpec) -> None:
-        """A stage that is not selected: note whether it is finished. What is wrong with it matters to those that run
-        it, and to those that need it, which are told that it is not made."""
-        with contextlib.suppress(ConciseError):
+        """A stage that is not selected: note whether it is finished. What is wrong with it matters only to those that
+        need it."""
+        try:
             inputs = self.inputs(spec, fetch=False)
             if all(i.digest for group in inputs.values() for i in group):
                 manifest = self.store.find(spec.name, self.key(spec, inputs))
                 if manifest is not None:
                     self.finished[spec.name] = manifest
+        except ConciseError as error:
+            self.troubled[spec.name] = error
 
     def visit(self, spec: StageSpec, *, force: bool) -> Outcome:
         """A selected stage: decide, and unless this is a dry run, do it."""
@@ -149,15 +152,17 @@ class Runner:
         if missing:
             if self.dry_run:
                 return Outcome(spec.name, spec.uses, "waits", f"runs after {', '.join(missing)}")
-            raise self.not_made_yet(spec, missing[0])
-        inputs = self.inputs(spec, fetch=not self.dry_run)
+            raise self.troubled.get(missing[0]) or self.not_made_yet(spec, missing[0])
+        inputs = self.inputs(spec, fetch=False)
         unknown = [i.label for group in inputs.values() for i in group if i.digest is None]
-        if unknown:
+        if unknown and self.dry_run:
             return Outcome(spec.name, spec.uses, "run", f"{unknown[0]} has not been fetched yet")
+        if unknown:
+            inputs = self.inputs(spec, fetch=True)
         decision = self.decide(spec, inputs, force)
         if decision.action == "skip" or self.dry_run:
             return self.outcome(decision)
-        return self.run(decision, inputs)
+        return self.run(decision, self.inputs(spec, fetch=True))
 
     def not_made_yet(self, spec: StageSpec, maker: str) -> ConciseError:
         roles = [

@@ -237,6 +237,35 @@ def test_a_dry_run_writes_nothing(place: Path) -> None:
     assert not Path("runs").exists()
 
 
+def test_a_hub_model_is_fetched_once_pinned_and_not_asked_for_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = place / "cache" / "abc123"
+    write_text(snapshot / "config.json", "{}")
+    write_text(snapshot / "model.safetensors", "weights")
+    asked: list[tuple[str, str | None]] = []
+
+    def network(repository: str, revision: str | None, patterns: object) -> Path:
+        asked.append((repository, revision))
+        return snapshot
+
+    monkeypatch.setattr("concisecli.references.snapshot", network)
+    sets = ("rl1.inputs.model=hf:org/name",)
+    assert lines(go(("d.limit=3", *sets), kinds=("data",)))["d"] == "run: first time"
+    assert lines(go(sets, dry_run=True, until="rl1")) == {"d": "run: limit 3 -> None", "rl1": "runs after d"}
+    assert lines(go(sets, until="d"))["d"] == "run: limit 3 -> None"
+    assert lines(go(sets, dry_run=True))["rl1"] == "run: hf:org/name has not been fetched yet"
+    assert asked == []
+    go(sets)
+    assert {name for name, _ in asked} == {"org/name"}
+    assert Path("runs/t/lock.yaml").read_text() == "hf:org/name: abc123\n"
+    asked.clear()
+    assert set(lines(go(sets)).values()) == {"skip"}
+    assert asked == []
+    go((*sets, "rl1.steps=1"))
+    assert set(asked) == {("org/name", "abc123")}
+
+
 # --- interrupted ------------------------------------------------------------------------------------------------------
 
 
