@@ -286,7 +286,7 @@ def _with_variables(svg: str, figure: Figure) -> str:
     svg = re.sub(r"font: ([\d.]+)px '[^;\"]*", r"font: \1px var(--sans,system-ui,sans-serif)", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     # Ids that matplotlib gives to axes and ticks repeat from figure to figure, and nothing refers to them.
-    svg = re.sub(r'<g id="(?!' + re.escape(figure.name) + r'-series-)[a-zA-Z_.0-9]+">', "<g>", svg)
+    svg = re.sub(rf'(<g) id="(?!{re.escape(figure.name)}-series-)[^"]*"', r"\1", svg)
     head = re.match(r"<svg [^>]*>", svg)
     assert head is not None
     box = re.search(r'viewBox="[^"]*"', head[0])

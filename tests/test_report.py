@@ -1,0 +1,225 @@
+"""The report of a run: what its tables hold, and that page and Markdown show just that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from concisecli import artifacts, charts, examples, page
+from concisecli.config import ReportConfig
+from concisecli.records import ConciseError, StageRun
+from concisecli.reporting import Training, flat
+from concisecli.stages import report
+from tests import toy_run
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> StageRun:
+    stage = toy_run.write_run(tmp_path_factory.mktemp("runs") / "toy")
+    result = report.run(stage)
+    assert set(result.outputs) == {"report", "page", "tables"}
+    assert all((stage.folder / path).is_file() for path in result.outputs.values())
+    return stage
+
+
+def tables_of(stage: StageRun) -> dict:
+    return artifacts.read_json(stage.folder / "tables.json")
+
+
+def test_the_headline_holds_the_scores_as_they_are(reported: StageRun) -> None:
+    warm, cool = tables_of(reported)["headline"]
+    assert (warm["label"], cool["label"]) == ("T=1.0", "T=0.6")
+    assert [row["model"] for row in warm["rows"]] == ["sft", "rl1", "lgrpo"]
+    for row, path in zip(warm["rows"], reported.inputs["scores"][:3], strict=True):
+        overall = artifacts.read_json(path)["overall"]
+        assert row["suites"]["chains"]["pass_at_1"] == overall["pass_at_1"]
+        assert row["suites"]["chains"]["length"] == overall["length"]
+    first, last = warm["rows"][0]["suites"]["chains"], warm["rows"][2]["suites"]["chains"]
+    assert last["length_percent"] == pytest.approx(100 * (last["length"]["value"] / first["length"]["value"] - 1))
+
+
+def test_models_are_compared_with_what_they_were_trained_from_and_with_the_first(reported: StageRun) -> None:
+    pairs = [(d["before"], d["after"], d["step"]) for d in tables_of(reported)["differences"] if d["label"] == "T=1.0"]
+    assert pairs == [("sft", "rl1", True), ("rl1", "lgrpo", True), ("sft", "lgrpo", False)]
+
+
+def test_page_draws_every_series_of_the_tables(reported: StageRun) -> None:
+    html = (reported.folder / "report.html").read_text()
+    for figure in tables_of(reported)["figures"]:
+        drawn = re.findall(rf'id="({re.escape(figure["name"])}-series-\d+)"', html)
+        assert len(drawn) == len(figure["series"]) > 0, figure["name"]
+        assert (reported.folder / "figures" / f"{figure['name']}.svg").is_file()
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+
+
+def test_every_figure_names_its_axes_with_units(reported: StageRun) -> None:
+    for figure in tables_of(reported)["figures"]:
+        assert figure["x_label"], figure["name"]
+        assert figure["y_label"], figure["name"]
+        if figure["kind"] != "sideways":
+            assert re.search(r"\(.+\)|share|norm", figure["y_label"]), figure["y_label"]
+
+
+def test_numbers_on_page_and_in_markdown_are_those_of_the_tables(reported: StageRun) -> None:
+    html, markdown = ((reported.folder / name).read_text() for name in ("report.html", "report.md"))
+    for table in tables_of(reported)["headline"]:
+        for row in table["rows"]:
+            cell = row["suites"]["chains"]
+            assert f"<b>{page.percent(cell['pass_at_1']['value'])}</b>" in html
+            assert page.tokens(cell["length"]["value"]) in html
+            assert f"| {page.percent(cell['pass_at_1']['value'])} |" in markdown
+
+
+def test_the_page_loads_nothing(reported: StageRun) -> None:
+    html = (reported.folder / "report.html").read_text()
+    addresses = set(re.findall(r"https?://[^\s\"'<>)]+", html))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert not re.search(r"<(script|iframe|object|embed)\b|@import|url\((?!#)", html)
+
+
+def test_text_of_a_model_cannot_become_markup(tmp_path: Path) -> None:
+    stage = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,), text="<script>alert(1)</script> | ``` x")
+    report.run(stage)
+    html = (stage.folder / "report.html").read_text()
+    assert "<script>" not in html
+    assert "&lt;script&gt;alert(1)" in html
+    assert "````text" in (stage.folder / "report.md").read_text()
+
+
+def test_lineage_follows_hashes_to_the_makers_and_leaves_out_strangers(reported: StageRun) -> None:
+    stages = [row["stage"] for row in tables_of(reported)["lineage"]]
+    assert set(stages) == {"test", "sft", "rl1", "lgrpo", *(f"{m}_t{t}" for m in toy_run.MODELS for t in ("10", "06"))}
+    assert stages.index("sft") < stages.index("rl1") < stages.index("lgrpo") < stages.index("lgrpo_t10")
+    assert stages.index("test") < stages.index("sft_t10")
+    (row,) = [row for row in tables_of(reported)["lineage"] if row["stage"] == "rl1"]
+    assert row["inputs"] == [{"role": "model", "from": "sft.model", "sha256": toy_run.fake_hash("sft.model")[:12]}]
+    assert row["config"] == {"lr": 1e-4, "steps": 40}
+
+
+def test_steps_are_counted_along_the_line_of_descent(reported: StageRun) -> None:
+    (figure,) = [f for f in tables_of(reported)["figures"] if f["name"] == "accuracy"]
+    spans = {s["name"]: (s["x"][0], s["x"][-1]) for s in figure["series"]}
+    assert spans == {"rl1": (1.0, 40.0), "lgrpo": (41.0, 80.0)}
+
+
+def test_time_is_summed_by_phase(reported: StageRun) -> None:
+    (row,) = [row for row in tables_of(reported)["cost"] if row["stage"] == "rl1"]
+    assert row["seconds"] == {"generate": 20.0, "train": 10.0}
+
+
+def test_equal_runs_give_equal_reports(reported: StageRun, tmp_path: Path) -> None:
+    again = toy_run.write_run(tmp_path / "toy")
+    report.run(again)
+    for name in ("tables.json", "report.md", "report.html"):
+        assert artifacts.sha256_file(again.folder / name) == artifacts.sha256_file(reported.folder / name)
+
+
+@pytest.mark.parametrize("role", ["scores", "metrics"])
+def test_one_kind_of_input_is_enough(role: str, tmp_path: Path) -> None:
+    whole = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,))
+    part = replace(whole, inputs={role: whole.inputs[role]}, sources={role: whole.sources[role]})
+    if role == "metrics":
+        part = replace(part, config=ReportConfig())
+    report.run(part)
+    assert bool(tables_of(part)["headline"]) == (role == "scores")
+    assert "<svg" in (part.folder / "report.html").read_text()
+
+
+def test_files_from_outside_are_named_by_their_folders(tmp_path: Path) -> None:
+    whole = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,))
+    outside = tmp_path / "elsewhere" / "mine" / "scores.json"
+    artifacts.write_json(outside, artifacts.read_json(whole.inputs["scores"][0]))
+    part = replace(whole, inputs={"scores": (outside,)}, sources={}, config=ReportConfig())
+    report.run(part)
+    assert tables_of(part)["headline"][0]["rows"][0]["model"] == "mine"
+    assert tables_of(part)["lineage"] == []
+
+
+def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
+    whole = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,))
+    with pytest.raises(ConciseError, match="nothing to report"):
+        report.run(replace(whole, inputs={}, sources={}))
+    with pytest.raises(ConciseError, match="no evaluation named 'rl9' to show; there are: sft_t10, rl1_t10, lgrpo_t10"):
+        report.run(replace(whole, config=ReportConfig(before="rl9", after="lgrpo_t10")))
+    artifacts.write_json(whole.inputs["scores"][0], {"schema": 0})
+    with pytest.raises(ConciseError, match=r"scores\.json is not a scores\.json of this version"):
+        report.run(whole)
+
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+
+
+def sampled(problem: str, correct: bool, length: int) -> dict:
+    text = "<think>thought</think>answer"
+    return {"problem_id": problem, "sample": 0, "length": length, "correct": correct, "text": text} | {
+        "outcome": "match" if correct else "mismatch",
+        "finish_reason": "stop",
+        "extracted": "7",
+    }
+
+
+def test_examples_come_in_turn_from_each_kind_of_change() -> None:
+    before = [
+        sampled("a", True, 9),
+        sampled("b", False, 9),
+        sampled("c", True, 9),
+        sampled("d", True, 9),
+        sampled("e", False, 9),
+    ]
+    after = [
+        sampled("a", True, 5),
+        sampled("b", True, 9),
+        sampled("c", False, 9),
+        sampled("d", True, 9),
+        sampled("e", False, 9),
+    ]
+    asked = {"problems": [{"id": r["problem_id"], "prompt": "?", "answer": "7"} for r in before]}
+    found = examples.choose(asked, before, asked, after, number=3, seed=0)
+    assert [shown["problem_id"] for shown in found["shown"]] == ["a", "b", "c"]
+    assert list(found["counts"].values()) == [1, 1, 1, 1, 1]
+    assert (found["shown"][0]["before"]["think"], found["shown"][0]["before"]["text"]) == ("thought", "answer")
+    more = examples.choose(asked, before, asked, after, number=9, seed=0)
+    assert len(more["shown"]) == 4  # wrong both times is counted, not shown
+
+
+def test_long_texts_are_cut_in_the_middle_and_say_so() -> None:
+    row = sampled("a", True, 1) | {"text": "x" * 20_000}
+    text = examples._shown(row)["text"]
+    assert len(text) < 7_000
+    assert "14000 characters left out" in text
+
+
+# --- numbers and curves -----------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_written_as_people_read_them() -> None:
+    assert page.percent(0.91375) == "91.4"
+    assert page.points(-0.0125) == "−1.2"
+    assert page.tokens(8267.4) == "8,267"
+    assert page.tokens(34.52) == "34.5"
+    assert page.seconds(4210.3) == "1:10:10"
+    assert page.seconds(63.1) == "1:03"
+    assert page.percent(None) == page.tokens(None) == "–"
+    assert page.p_value(0.0) == "< 0.002"
+
+
+def test_a_running_mean_keeps_ends_and_level() -> None:
+    assert charts.running_mean([1.0, 2.0, 6.0], 1) == [1.5, 3.0, 4.0]
+    assert charts.running_mean([5.0] * 9, 3) == [5.0] * 9
+    assert charts.running_mean([1.0, 2.0], 0) == [1.0, 2.0]
+
+
+def test_a_long_log_is_averaged_to_few_points() -> None:
+    rows = [{"step": i, "accuracy": i / 5000} for i in range(5000)]
+    (figure,) = charts.training_figures([Training("rl1", "train", "", rows)], {"rl1": 0})
+    (series,) = figure.series
+    assert len(series.x) <= charts.MOST_POINTS
+    assert sum(series.faint or ()) / len(series.x) == pytest.approx(0.5, abs=0.01)
+
+
+def test_settings_are_written_with_dots() -> None:
+    assert flat({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
