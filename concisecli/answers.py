@@ -1,7 +1,7 @@
-"""Text to final answer, and the judgement everything else stands on: does this response's answer equal the gold answer?
+"""Text to final answer, and the judgement everything else stands on: does the answer equal the gold answer?
 
-`check` is pure: no clock, no limit of its own. `grading` runs it in worker processes with a deadline. Each verdict names
-the rule that decided, so that a surprising one can be traced:
+`check` is pure: no clock, no limit of its own. `grading` runs it in worker processes with a deadline. Each verdict
+names the rule that decided, so that a surprising one can be traced:
 
 - `no_answer`: `no-answer`.
 - decided by text alone: `same-text`, `same-number`, `other-number`, `too-long`, `nothing-printed`, `no-gold`.
@@ -22,7 +22,8 @@ from typing import Any, Literal
 
 from concisecli.config import GraderConfig
 from concisecli.equivalence import Decision, compare, quick_compare
-from concisecli.extraction import Extraction, Profile, extract
+from concisecli.extraction import Extraction as Extraction
+from concisecli.extraction import Profile, extract
 from concisecli.normalize import gold_texts
 from concisecli.records import UsageError, Verdict
 
@@ -154,8 +155,3 @@ def identity(config: GraderConfig) -> dict[str, Any]:
             source = repr(function)
         custom = {"name": config.custom, "sha256": hashlib.sha256(source.encode()).hexdigest()}
     return {**GRADER, "settings": settings, "custom": custom}
-
-
-__all__ = [
-    "GRADER", "Extraction", "check", "custom_verdict", "equivalent", "extract", "identity", "judge", "load_custom", "quick_judge",
-]  # fmt: skip

@@ -3,7 +3,7 @@ r"""Where in a response the final answer stands: text -> the answer's own charac
 One reading per profile:
 
 - `lenient`: the text after the last `</think>`; there the last `<answer>` block, else the last box, else a closing
-  line ("Answer: ...", "答案：...", bold or a display formula that ends the text), else a text that is nothing but a value.
+  line ("Answer: ...", "答案：...", bold or a display formula at the end), else a text that is only a value.
 - `strict`: `<think>...</think><answer>...</answer>` and nothing else, each tag once (ConciseR).
 - `inside-think`: the last box before the first `</think>` (the released code of GRPO-LEAD, which stops there).
 
@@ -38,7 +38,7 @@ _WORDS = (
     r"|最终答案|正确答案|答案|(?<![回解])答(?=\s*[:：])|答え"
     r"|respuesta|réponse|antwort|ответ|risposta|resposta"
 )
-# "Answer: 5", "The answer is 5", "**Final Answer**\n5", "Answer $5$", "答案为 5". What follows is read by `_closing_value`.
+# "Answer: 5", "The answer is 5", "**Final Answer**\n5", "Answer $5$", "答案为 5"; `_closing_value` reads on from there.
 _MARKER = re.compile(
     rf"(?i)(?:{_WORDS})(?P<link>(?:\s+(?:to\s+the\s+(?:problem|question)|of\s+the\s+(?:problem|question)))?"
     r"[\s*_`]*(?:\b(?:is|are|would\s+be|will\s+be|must\s+be|es|est|ist|è|é)\b(?!\s+not\b)|是|为|為|=)?[\s*_`]*[:：]?[\s*_`]*)"
@@ -128,12 +128,10 @@ def _in_answer_block(block: str) -> Extraction | None:
 
 def _boxed(text: str) -> Extraction | None:
     """The content of the last \\boxed or \\fbox; None where that one is empty or never ends."""
-    last = None
-    for last in _BOX.finditer(text):
-        pass
-    if last is None:
+    starts = [found.end() for found in _BOX.finditer(text)]
+    if not starts:
         return None
-    content = box_content(text, last.end())
+    content = box_content(text, starts[-1])
     if content is None or not content.replace("~", " ").strip(" \t\r\n$\u200b\u00a0\\,;"):
         return None
     return Extraction(content.strip(), "box")
@@ -199,7 +197,11 @@ def _closing(tail: str) -> Extraction | None:
         return Extraction((display["dollar"] or display["bracket"]).strip(), "display")
     if bold := _BOLD_END.search(tail):
         return Extraction(bold["value"].strip(" :"), "bold")
-    if "\n" not in tail and len(tail) <= 200 and len(re.findall(r"[^\W\d_]{2,}", re.sub(r"\\[A-Za-z]+", "", tail))) <= 3:
+    if (
+        "\n" not in tail
+        and len(tail) <= 200
+        and len(re.findall(r"[^\W\d_]{2,}", re.sub(r"\\[A-Za-z]+", "", tail))) <= 3
+    ):
         return Extraction(tail, "bare")
     return None
 
@@ -221,7 +223,7 @@ def _closing_value(rest: str, link: str) -> str | None:
     # The sentence ends at a full stop that is not a decimal point or part of "a.m."; what follows explains.
     line = re.split(r"(?<=[)\w%$}°。!])[.。](?=\s+[A-Z(]|\s*$)|[。；]", line, maxsplit=1)[0].strip()
     # "Final Answer: The largest n is 34": the sentence names its value after the verb.
-    if not re.search(r"[A-Za-z是为為]", link) and re.match(r"(?!.*[=:])[A-Za-z]{2,}\s", line):
-        if inner := re.search(r"\b(?:is|are|equals)\b\s*(?P<value>\S.*)\Z", line):
-            line = inner["value"]
+    sentence = not re.search(r"[A-Za-z是为為]", link) and re.match(r"(?!.*[=:])[A-Za-z]{2,}\s", line)
+    if sentence and (inner := re.search(r"\b(?:is|are|equals)\b\s*(?P<value>\S.*)\Z", line)):
+        line = inner["value"]
     return line.strip(" .。,，;；:：")

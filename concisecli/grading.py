@@ -57,7 +57,7 @@ class GradeItem:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A verdict and the seconds its worker spent on it (0 where text decided, or an equal question was asked before)."""
+    """A verdict and the seconds its worker spent on it; 0 where text decided or an equal question was asked before."""
 
     verdict: Verdict
     seconds: float
@@ -84,6 +84,7 @@ class _Processes:
     workers: list[_Worker] = field(default_factory=list)
     nursery: subprocess.Popen[bytes] | None = None
     line: socket.socket | None = None
+    loaded: bool = False  # whether the nursery was told to load math-verify
 
     def start(self) -> _Worker:
         if self.nursery is None or self.nursery.poll() is not None:
@@ -102,6 +103,7 @@ class _Processes:
 
     def _start_nursery(self) -> None:
         self.line, theirs = socket.socketpair()
+        self.loaded = False
         settings = {
             "path": [os.getcwd() if p == "" else p for p in sys.path],
             "socket": theirs.fileno(),
@@ -113,7 +115,7 @@ class _Processes:
             "import json,sys; s=json.loads(sys.argv[1]); sys.path[:]=s['path']; "
             "from concisecli.grading_worker import nursery; nursery(s)"
         )
-        threads = {n: "1" for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         try:
             self.nursery = subprocess.Popen(
                 [sys.executable, "-c", code, json.dumps(settings)],
@@ -124,6 +126,15 @@ class _Processes:
             )
         finally:
             theirs.close()
+
+    def load(self) -> None:
+        """Let the nursery load math-verify, once, so that workers started from now on have it."""
+        if self.nursery is None or self.nursery.poll() is not None:
+            self._start_nursery()
+        if not self.loaded and self.line is not None:
+            self.loaded = True
+            with contextlib.suppress(OSError):
+                self.line.sendall(COMMAND.pack(b"L", 0))
 
     def end(self, worker: _Worker) -> None:
         """Kill one worker; the nursery reaps it, so that its pid cannot have gone to someone else before."""
@@ -193,8 +204,11 @@ class GraderPool:
             self._processes.end_all()
 
     def warm(self) -> None:
-        """Start all workers and wait until they are ready; what follows is then as fast as it gets."""
+        """Start all workers with everything loaded and wait for them; what follows is then as fast as it gets."""
         with self._lock:
+            if not self.config.custom:
+                self._processes.end_all()
+                self._processes.load()
             self._ask([("equivalent", f"{n}+1", f"1+{n}") for n in range(self._size)], start=self._size)
 
     def grade(self, items: Sequence[GradeItem]) -> list[Verdict]:
@@ -231,7 +245,9 @@ class GraderPool:
                     if queue:
                         spelling = queue.popleft()
                         text = answers_per_problem[problem][places[problem][spelling][0]] or ""
-                        asked.append((problem, spelling, text, list(range(len(tasks), len(tasks) + len(heads[problem])))))
+                        asked.append(
+                            (problem, spelling, text, list(range(len(tasks), len(tasks) + len(heads[problem]))))
+                        )
                         tasks.extend(("equivalent", head, text) for head in heads[problem])
                 replies = self._ask(tasks)
                 for problem, spelling, text, numbers in asked:
@@ -347,17 +363,23 @@ class GraderPool:
                         continue
                     failures += worker.clock is None and not worker.spent
                     if failures > 3:
-                        raise ConciseError("grader processes end while they start; is math-verify installed beside concise?")
+                        raise ConciseError(
+                            "grader processes end while they start; is math-verify installed beside concise?"
+                        )
                     trace = "a grader process ended while it judged an answer"
                     left -= self._replace(selector, worker, todo, replies, ("error", "worker-died", trace))
                 now = time.monotonic()
                 for worker in list(processes.workers):
                     if worker.clock is not None and worker.tasks and now - worker.clock > self.config.deadline_s:
                         left -= self._replace(selector, worker, todo, replies, ("timeout", "deadline", ""))
-                    elif worker.clock is None and (worker.tasks or not worker.pid) and now - worker.since > START_LIMIT_S:
+                    elif (
+                        worker.clock is None and (worker.tasks or not worker.pid) and now - worker.since > START_LIMIT_S
+                    ):
                         failures += 1
                         if failures > 3:
-                            raise ConciseError("grader processes do not start within three minutes; is the machine out of memory?")
+                            raise ConciseError(
+                                "grader processes do not start within three minutes; is the machine out of memory?"
+                            )
                         left -= self._replace(selector, worker, todo, replies, ("error", "worker-silent", ""))
 
     def _patience(self) -> float:
@@ -379,6 +401,9 @@ class GraderPool:
             worker.since = now = time.monotonic()
             if message == "start":
                 worker.clock = now
+            elif message == "pause":  # it loads math-verify; later ones get it from the nursery
+                worker.clock = None
+                self._processes.load()
             elif message[0] == "ready":
                 worker.pid = message[1]
             elif worker.tasks:
@@ -389,7 +414,12 @@ class GraderPool:
         return answered
 
     def _replace(
-        self, selector: selectors.BaseSelector, worker: _Worker, todo: deque[int], replies: list[Reply | None], verdict: tuple[str, str, str]
+        self,
+        selector: selectors.BaseSelector,
+        worker: _Worker,
+        todo: deque[int],
+        replies: list[Reply | None],
+        verdict: tuple[str, str, str],
     ) -> int:
         """End a worker, settle the item it was at, give the others back, and start the next worker at once."""
         selector.unregister(worker.replies)

@@ -14,7 +14,9 @@ import re
 from typing import Any
 
 _REMOVED = re.compile(
-    r"\\left|\\right|\\displaystyle|\\[,;:! ]|\\quad|\\(?:text|textbf|mathrm|mathbf|mbox)\{\s*(?:[a-zA-Z]+(?:\s[a-zA-Z]+)?\.?)?\s*\}|\\\(|\\\)|\\\[|\\\]"
+    r"\\left|\\right|\\displaystyle|\\[,;:! ]|\\quad"
+    r"|\\(?:text|textbf|mathrm|mathbf|mbox)\{\s*(?:[a-zA-Z]+(?:\s[a-zA-Z]+)?\.?)?\s*\}"
+    r"|\\\(|\\\)|\\\[|\\\]"
     r"|\^\\circ|\^\{\\circ\}|\\\$|\$|\\%|\s"
 )
 _BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
@@ -41,7 +43,13 @@ def second_opinion(answer: str | None, gold: Any) -> bool | None:
 
 def _plain(text: str) -> str:
     text = re.sub(r"\\boxed\{(.*)\}", r"\1", text.strip(), flags=re.DOTALL)
-    text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("−", "-").replace("\\times", "*").replace("\\cdot", "*")
+    text = (
+        text.replace("\\dfrac", "\\frac")
+        .replace("\\tfrac", "\\frac")
+        .replace("−", "-")
+        .replace("\\times", "*")
+        .replace("\\cdot", "*")
+    )
     text = _REMOVED.sub("", text).rstrip(".,")
     text = re.sub(r"^[A-Za-z](?:\([a-z]\))?=(?=[^=]+$)", "", text)
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text) if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", text) else text
@@ -76,6 +84,11 @@ def _evaluate(node: ast.AST) -> float:
         return float(_BINARY[type(node.op)](_evaluate(node.left), _evaluate(node.right)))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         return float(math.pow(_evaluate(node.left), _evaluate(node.right)))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "sqrt" and len(node.args) == 1:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "sqrt"
+        and len(node.args) == 1
+    ):
         return math.sqrt(_evaluate(node.args[0]))
     raise ValueError("not a number")

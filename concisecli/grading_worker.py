@@ -1,9 +1,10 @@
 """What runs in the grader's processes: a nursery that loads the parsers once, and workers forked from it.
 
 The nursery is a fresh interpreter with the caller's import path; nothing of the caller's main module runs in it, and
-it has one thread, so that forking it is safe. A worker is there in milliseconds and with every import done: none is
-ever charged to an answer. The nursery ends, and ends its workers, when the parent closes its socket or is gone;
-workers end with the nursery (a signal from the kernel) and at the end of their input.
+it has one thread, so that forking it is safe. A worker is there in milliseconds with the imports done. math-verify and
+sympy, a second of work that few answers need, are loaded at the first answer that does: by its worker, off the clock,
+and by the nursery for all later ones. The nursery ends, and ends its workers, when the parent closes its socket or is
+gone; workers end with the nursery (a signal from the kernel) and at the end of their input.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ import time
 import traceback
 from typing import Any
 
-from concisecli import answers
+from concisecli import answers, second_reader
 
 Task = tuple[Any, ...]  # ("judge", answer, gold, gold_list) | ("custom", name, response, gold) | ("equivalent", a, b)
 Reply = tuple[str, str, float, str]  # outcome, rule, seconds, traceback
 
-COMMAND = struct.Struct("!cI")  # b"F", 0 with two file descriptors: fork a worker; b"R", pid: reap one that was ended
+COMMAND = struct.Struct(
+    "!cI"
+)  # b"F", 0 with two file descriptors: fork a worker; b"R", pid: reap one that was ended; b"L", 0: load math-verify
 
 
 def nursery(settings: dict[str, Any]) -> None:
@@ -42,7 +45,6 @@ def nursery(settings: dict[str, Any]) -> None:
     children: set[int] = set()
     try:
         _load(settings["custom"])
-        gc.freeze()
         while True:
             while not select.select([line], [], [], 1.0)[0]:
                 if os.getppid() != settings["parent"]:
@@ -58,6 +60,10 @@ def nursery(settings: dict[str, Any]) -> None:
                     children.discard(pid)
                     _end(pid)
                 continue
+            if command == b"L":
+                _load_second_reader()
+                continue
+            gc.freeze()
             pid = os.fork()
             if pid == 0:
                 status = 1
@@ -83,15 +89,19 @@ def _end(pid: int) -> None:
 
 
 def _load(custom: str | None) -> None:
-    """Everything a worker may need, so that it is paid for once."""
+    """What every worker needs."""
     if custom:
         with contextlib.suppress(Exception):  # a worker meets the same error again and reports it
             answers.load_custom(custom)
-        return
-    from math_verify import LatexExtractionConfig, parse
+    else:
+        answers.judge("\\sqrt{2}x", "\\frac{2x}{\\sqrt{2}}")
 
-    parse("\\boxed{\\frac{1}{2}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)  # type: ignore[arg-type]
-    answers.judge("\\sqrt{2}x", "\\frac{2x}{\\sqrt{2}}")
+
+def _load_second_reader() -> None:
+    with contextlib.suppress(ImportError):
+        from math_verify import LatexExtractionConfig, parse
+
+        parse("\\boxed{\\frac{1}{2}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)  # type: ignore[arg-type]
 
 
 def _serve(requests: int, replies: int, settings: dict[str, Any]) -> None:
@@ -100,6 +110,16 @@ def _serve(requests: int, replies: int, settings: dict[str, Any]) -> None:
     source = os.fdopen(requests, "rb")
     sink = os.fdopen(replies, "wb", buffering=0)
     _limit_memory(settings["memory_mb"])
+
+    def before_second_reader() -> None:
+        if "math_verify" not in sys.modules:
+            send(sink, "pause")
+            _limit_memory(None)
+            _load_second_reader()
+            _limit_memory(settings["memory_mb"])
+            send(sink, "start")
+
+    second_reader.before_second_reader = before_second_reader
     try:
         send(sink, ("ready", os.getpid()))
         while (tasks := receive(source)) is not None:
@@ -124,11 +144,15 @@ def _die_with_nursery() -> None:
         os._exit(1)
 
 
-def _limit_memory(megabytes: int) -> None:
-    """Address space beyond what is mapped now."""
+def _limit_memory(megabytes: int | None) -> None:
+    """Address space beyond what is mapped now; None: no limit."""
     import resource
 
     with contextlib.suppress(OSError, ValueError):
+        if megabytes is None:
+            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+            return
         with open("/proc/self/statm") as file:
             mapped = int(file.read().split()[0]) * resource.getpagesize()
         _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from concisecli.normalize import Token, pairs
+from concisecli.symbols import words
+from concisecli.tokens import Token, pairs
 
 _SCALES: dict[str, tuple[str, str]] = {}  # word -> (base unit, factor)
 
@@ -20,10 +21,13 @@ def _define(base: str, entries: str) -> None:
             _SCALES[word.strip()] = (base, factor)
 
 
-_define("m", "1/1000:mm|millimeter|millimetre|毫米; 1/100:cm|centimeter|centimetre|厘米; 1/10:dm|decimeter|decimetre|分米; "
-        "1:m|meter|metre|米; 1000:km|kilometer|kilometre|千米|公里; 254/10000:inch|inche; 3048/10000:ft|foot|feet; "
-        "9144/10000:yd|yard; 1609344/1000:mi|mile")  # fmt: skip
-_define("s", "1:s|sec|second|秒; 60:min|minute|分钟; 3600:h|hr|hour|小时; 86400:day|天; 604800:week|周; 1/1000:ms|millisecond")
+_define("m", "1/1000:mm|millimeter|millimetre|毫米; 1/100:cm|centimeter|centimetre|厘米; 1/10:dm|decimeter|分米")
+_define("m", "1:m|meter|metre|米; 1000:km|kilometer|kilometre|千米|公里")
+_define("m", "254/10000:inch|inche; 3048/10000:ft|foot|feet; 9144/10000:yd|yard; 1609344/1000:mi|mile")
+_define(
+    "s",
+    "1/1000:ms|millisecond; 1:s|sec|second|秒; 60:min|minute|分钟; 3600:h|hr|hour|小时; 86400:day|天; 604800:week|周",
+)
 _define("g", "1/1000:mg|milligram|毫克; 1:g|gram|克; 1000:kg|kilogram|千克|公斤; 1000000:tonne|吨")
 _define("l", "1/1000:ml|milliliter|millilitre|毫升; 1:l|liter|litre|升")
 _define("dollar", "1:dollar|usd; 1/100:cent")
@@ -36,11 +40,12 @@ _define("Hz", "1:hz|hertz; 1000:khz")
 _define("year", "1:year|yr|年")
 _define("month", "1:month|月|个月")
 _GENERIC = {"unit", "单位"}
-_NOT_UNITS = frozenset(
+# Words that change what the value means.
+_NOT_UNITS = words(
     "not or and more less than if when for where except but least most about no at maximum minimum remainder mod with "
     "approximately approx around roughly nearly over under between through to from by is are was were of in the only "
-    "either neither both maybe possibly never none plus minus times divided equals equal am pm a.m p.m otherwise "
-    "余 不 非 约 大约 至少 至多 除".split()
+    "either neither both maybe possibly never none plus minus times divided equals equal am pm otherwise "
+    "余 不 非 约 大约 至少 至多 除"
 )
 _CHINESE_COUNTERS = set("个种人次组条只本张位岁件辆颗块名道台棵间双对层页支枝步盒份题根杯袋箱天篇")
 
@@ -69,9 +74,18 @@ def read_unit(found: list[Token]) -> tuple[list[Token], Unit | None]:
     """Split a value from the unit after (or the currency before) it. Words that change the meaning ("at least",
     "or", "remainder") are no units: the whole is returned as it was."""
     found = list(found)
-    if len(found) > 1 and found[0].kind == "text" and found[0].text in ("dollar", "euro", "pound", "yuan", "rupee", "ruble", "won", "USD"):
+    if (
+        len(found) > 1
+        and found[0].kind == "text"
+        and found[0].text in ("dollar", "euro", "pound", "yuan", "rupee", "ruble", "won", "USD")
+    ):
         return found[1:], Unit(((_base(found[0].text)[0], 1),))
-    if len(found) > 2 and found[0].text == "-" and found[1].kind == "text" and found[1].text in ("dollar", "euro", "pound", "yuan"):
+    if (
+        len(found) > 2
+        and found[0].text == "-"
+        and found[1].kind == "text"
+        and found[1].text in ("dollar", "euro", "pound", "yuan")
+    ):
         return [found[0], *found[2:]], Unit(((_base(found[1].text)[0], 1),))
     if degrees := _degrees(found):
         return degrees
@@ -111,7 +125,12 @@ def _begins_unit(token: Token, before: Token) -> bool:
         return False
     if token.kind == "text":
         return True
-    return token.kind == "sym" and token.roman and token.text not in ("e", "i", "d") and before.kind in ("num", "rep", "close")
+    return (
+        token.kind == "sym"
+        and token.roman
+        and token.text not in ("e", "i", "d")
+        and before.kind in ("num", "rep", "close")
+    )
 
 
 def _base(word: str) -> tuple[str, Fraction]:
@@ -188,7 +207,13 @@ def _power(rest: Sequence[Token], at: int) -> tuple[int | None, int]:
         return 1, 0
     texts = [t.text for t in rest[at + 1 : at + 5]]
     for shape, used in ((1, 2), (3, 4)):
-        inner = texts[0] if shape == 1 and texts else texts[1] if len(texts) >= 3 and texts[0] == "{" and texts[2] == "}" else ""
+        inner = (
+            texts[0]
+            if shape == 1 and texts
+            else texts[1]
+            if len(texts) >= 3 and texts[0] == "{" and texts[2] == "}"
+            else ""
+        )
         if inner.isdigit() and len(inner) == 1:
             return int(inner), used
     if len(texts) >= 4 and texts[0] == "{" and texts[1] == "-" and texts[2].isdigit() and texts[3] == "}":

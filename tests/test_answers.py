@@ -191,10 +191,13 @@ def test_tiny_is_not_zero(gold):
 # --- properties -------------------------------------------------------------------------------------------------------
 
 PIECES = st.sampled_from(
-    list("0123456789+-*/^_(){}[]xyznfie.,:;|!%$°√π½ ")
-    + ["\\frac{1}{2}", "\\sqrt{2}", "\\pi", "\\infty", "\\{", "\\}", "\\text{cm}", "\\text{ or }", "\\cup", "\\le", "=", "\\pm", "\\circ",
-       "\\overline{3}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\sin", "\\ln", "_8", "10^{99}", "\\ldots", "\\mathbb{R}"]
-)  # fmt: skip
+    [
+        *"0123456789+-*/^_(){}[]xyznfie.,:;|!%$°√π½ ",
+        *("\\frac{1}{2}", "\\sqrt{2}", "\\pi", "\\infty", "\\{", "\\}", "\\text{cm}", "\\text{ or }", "\\cup", "\\le"),
+        *("=", "\\pm", "\\circ", "\\overline{3}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\sin", "\\ln", "_8"),
+        *("10^{99}", "\\ldots", "\\mathbb{R}"),
+    ]
+)
 WRITTEN = st.lists(PIECES, min_size=1, max_size=9).map("".join)
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -226,7 +229,14 @@ def test_extraction_never_raises_on_any_string(text, think_open):
 
 
 @QUICK
-@given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "}", "\\boxed", "5", " ", "Answer:", "$$"]), max_size=14))
+@given(
+    st.lists(
+        st.sampled_from(
+            ["<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "}", "\\boxed", "5", " ", "Answer:", "$$"]
+        ),
+        max_size=14,
+    )
+)
 def test_extraction_never_raises_on_any_order_of_tags(pieces):
     text = "".join(pieces)
     for profile in ("strict", "lenient", "inside-think"):
@@ -265,5 +275,9 @@ def test_a_custom_check_that_does_not_load_is_a_usage_error(name):
 
 
 def test_neither_math_verify_nor_torch_is_loaded_before_it_is_needed():
-    code = "import sys; import concisecli.answers, concisecli.grading, concisecli.stages.grade; print([m for m in ('torch', 'sympy', 'math_verify', 'mpmath') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    heavy = ("torch", "sympy", "math_verify", "mpmath")
+    code = "import sys, concisecli.grading, concisecli.stages.grade"
+    code += f"; print([m for m in {heavy} if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )

@@ -51,9 +51,14 @@ def test_rows_go_to_a_callback_without_an_output_file(tmp_path):
     assert [json.loads(line)["id"] for line in lines] == ["b", "c"]
 
 
-@pytest.mark.parametrize(("end", "bom", "pack"), [("\n", False, False), ("\r\n", True, False), ("\n", True, True), ("\n\n", False, True)])
+@pytest.mark.parametrize(
+    ("end", "bom", "pack"), [("\n", False, False), ("\r\n", True, False), ("\n", True, True), ("\n\n", False, True)]
+)
 def test_plain_gz_bom_and_crlf_read_the_same(tmp_path, end, bom, pack):
-    tricky = [{"gold": "a\u2028b", "response": "\\boxed{a\u2028b}\u2029\x85\x0b"}, {"gold": 1, "response": "\\boxed{1}"}]
+    tricky = [
+        {"gold": "a\u2028b", "response": "\\boxed{a\u2028b}\u2029\x85\x0b"},
+        {"gold": 1, "response": "\\boxed{1}"},
+    ]
     file = write(tmp_path / "in.jsonl", tricky, end=end, bom=bom, pack=pack)
     assert [r.fields for r in rows(file)] == tricky
     out = tmp_path / "out.jsonl.gz"
@@ -63,7 +68,10 @@ def test_plain_gz_bom_and_crlf_read_the_same(tmp_path, end, bom, pack):
 
 
 def test_other_field_names_and_an_open_thought(tmp_path):
-    file = write(tmp_path / "in.jsonl", [{"answer": 5, "text": "so \\boxed{5} hm", "think_open": True}, {"answer": 5, "text": "so \\boxed{5}"}])
+    file = write(
+        tmp_path / "in.jsonl",
+        [{"answer": 5, "text": "so \\boxed{5} hm", "think_open": True}, {"answer": 5, "text": "so \\boxed{5}"}],
+    )
     summary = run_grade(file, gold_field="answer", response_field="text", config=QUICK)
     assert summary["counts"]["no_answer"] == 1
     assert summary["counts"]["match"] == 1
@@ -102,7 +110,15 @@ def test_the_audit_lists_where_a_second_check_disagrees(tmp_path):
 
 @pytest.mark.parametrize(
     ("answer", "gold", "opinion"),
-    [("0.5", "1/2", True), ("\\dfrac{1}{2}", "\\frac{1}{2}", True), ("2", 3, False), ("2\\sqrt{2}", "\\sqrt{8}", True), ("x", "y", None), (None, 1, None), ("3", [2, 3], True)],
+    [
+        ("0.5", "1/2", True),
+        ("\\dfrac{1}{2}", "\\frac{1}{2}", True),
+        ("2", 3, False),
+        ("2\\sqrt{2}", "\\sqrt{8}", True),
+        ("x", "y", None),
+        (None, 1, None),
+        ("3", [2, 3], True),
+    ],
 )
 def test_the_second_opinion(answer, gold, opinion):
     assert second_opinion(answer, gold) is opinion

@@ -47,6 +47,10 @@ def box(text: str) -> str:
     return f"So \\boxed{{{text}}}"
 
 
+def members(values) -> str:
+    return "\\{" + ",".join(map(str, values)) + "\\}"
+
+
 @pytest.fixture(scope="module")
 def pool():
     with GraderPool(GraderConfig(workers=2, deadline_s=2)) as pool:
@@ -54,7 +58,7 @@ def pool():
         yield pool
 
 
-@pytest.fixture()
+@pytest.fixture
 def custom(tmp_path, monkeypatch):
     (tmp_path / "pool_checks.py").write_text(CHECKS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -116,8 +120,8 @@ def test_a_pool_that_text_can_serve_starts_no_process():
         ("two towers", box("9^{9^{9}}"), "2^{2^{2^{2^{2}}}}"),
         ("tower in a fraction", box("\\dfrac{5^{(5^{(5^{(5^5)})}-4)}-5}{16}"), "42"),
         ("factorials of factorials", box("((((9!)!)!)!)!"), "3"),
-        ("set of 2,000", box("\\{" + ",".join(map(str, range(2000))) + "\\}"), "\\{" + ",".join(map(str, range(1999, 0, -1))) + ",5\\}"),
-        ("set of 2,000 roots", box("\\{" + ",".join(f"\\sqrt{{{n}}}" for n in range(2000)) + "\\}"), "\\{1,2\\}"),
+        ("set of 2,000", box(members(range(2000))), members([*range(1999, 0, -1), 5])),
+        ("set of 2,000 roots", box(members(f"\\sqrt{{{n}}}" for n in range(2000))), "\\{1,2\\}"),
         ("500 brackets", box("(" * 500 + "1" + "+1)" * 500), "7"),
         ("500 fractions", box("\\frac{1}{1+" * 500 + "1" + "}" * 500), "2"),
         ("1 MB of digits", box("7" * 10**6), "7"),
@@ -161,7 +165,10 @@ def test_a_burst_of_easy_pairs_meets_a_short_deadline(pool):
 
 
 def test_the_same_verdict_from_main_thread_threads_and_asyncio(pool):
-    items = [GradeItem(box(a), g) for a, g in [("1/2", 0.5), ("x+1", "1+x"), ("\\sqrt{8}", "2\\sqrt2"), ("3", "\\pi"), ("", "1"), (HARD, "1")]]
+    items = [
+        GradeItem(box(a), g)
+        for a, g in [("1/2", 0.5), ("x+1", "1+x"), ("\\sqrt{8}", "2\\sqrt2"), ("3", "\\pi"), ("", "1"), (HARD, "1")]
+    ]
     expected = pool.grade(items)
     found: list = []
     thread = threading.Thread(target=lambda: found.append(pool.grade(items)))
@@ -175,10 +182,28 @@ def test_the_same_verdict_from_main_thread_threads_and_asyncio(pool):
     assert all(f == expected for f in found)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_verdicts_do_not_depend_on_order_workers_or_memo(pool, data):
-    texts = st.sampled_from(["1/2", "0.5", "\\frac12", "x+1", "1+x", "x", "2,1", "\\{1,2\\}", "\\pi/2", "3 \\text{ cm}", "B", "<", "\\frac{1}{"])
+    texts = st.sampled_from(
+        [
+            "1/2",
+            "0.5",
+            "\\frac12",
+            "x+1",
+            "1+x",
+            "x",
+            "2,1",
+            "\\{1,2\\}",
+            "\\pi/2",
+            "3 \\text{ cm}",
+            "B",
+            "<",
+            "\\frac{1}{",
+        ]
+    )
     items = data.draw(st.lists(st.builds(lambda a, g: GradeItem(box(a), g), texts, texts), min_size=1, max_size=12))
     alone = [check(i.response, i.gold) for i in items]
     order = data.draw(st.permutations(range(len(items))))
@@ -210,14 +235,24 @@ def test_workers_that_hang_die_or_raise_cost_one_item_each(custom):
 def test_memory_is_bounded_and_the_items_after_it_are_graded(custom):
     with GraderPool(GraderConfig(custom=custom, workers=1, memory_mb=300, deadline_s=5)) as pool:
         verdicts = pool.grade([GradeItem(w, w) for w in ["a", "eat", "b", "c"]])
-    assert [(v.outcome, v.rule) for v in verdicts] == [("match", "custom"), ("timeout", "memory"), ("match", "custom"), ("match", "custom")]
+    assert [(v.outcome, v.rule) for v in verdicts] == [
+        ("match", "custom"),
+        ("timeout", "memory"),
+        ("match", "custom"),
+        ("match", "custom"),
+    ]
 
 
 def test_too_many_errors_stop_the_run_with_the_first_traceback(custom):
-    with GraderPool(GraderConfig(custom=custom, workers=1)) as pool, pytest.raises(ConciseError, match="ValueError: as asked"):
+    with (
+        GraderPool(GraderConfig(custom=custom, workers=1)) as pool,
+        pytest.raises(ConciseError, match="ValueError: as asked"),
+    ):
         pool.grade([GradeItem("raise", "x")] * 10)
     with GraderPool(GraderConfig(custom=custom, workers=1)) as pool:
-        assert [v.outcome for v in pool.grade([GradeItem("raise", "x")] + [GradeItem("x", "x")] * 9)].count("error") == 1
+        assert [v.outcome for v in pool.grade([GradeItem("raise", "x")] + [GradeItem("x", "x")] * 9)].count(
+            "error"
+        ) == 1
 
 
 SCRIPT = """
@@ -247,14 +282,27 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("how", "state"), [(signal.SIGKILL, "busy"), (signal.SIGINT, "busy"), (signal.SIGTERM, "busy"), (signal.SIGKILL, "idle"), (None, "crash")])
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [
+        (signal.SIGKILL, "busy"),
+        (signal.SIGINT, "busy"),
+        (signal.SIGTERM, "busy"),
+        (signal.SIGKILL, "idle"),
+        (None, "crash"),
+    ],
+)
 def test_no_process_outlives_its_parent(tmp_path, custom, how, state):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     parent = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path), "", state], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        [sys.executable, str(script), str(tmp_path), "", state],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-    )  # fmt: skip
+    )
     try:
         assert parent.stdout is not None
         pids = [int(p) for p in parent.stdout.readline().split()]

@@ -115,7 +115,12 @@ def run_grade(
         "grader": answers.identity(config),
     }
     if labelled:
-        summary["agreement"] = {"right": agreed, "of": labelled, "share": agreed / labelled, "disagreements": disagreements}
+        summary["agreement"] = {
+            "right": agreed,
+            "of": labelled,
+            "share": agreed / labelled,
+            "disagreements": disagreements,
+        }
     return summary
 
 
@@ -164,7 +169,10 @@ def selftest(config: GraderConfig | None = None) -> dict[str, Any]:
         if verdict.correct == case["equivalent"]:
             kind["right"] += 1
         else:
-            wrong.append({k: case[k] for k in ("id", "gold", "equivalent", "why")} | {"outcome": verdict.outcome, "rule": verdict.rule})
+            wrong.append(
+                {k: case[k] for k in ("id", "gold", "equivalent", "why")}
+                | {"outcome": verdict.outcome, "rule": verdict.rule}
+            )
     limits = []
     for gold, answer, why in KNOWN_LIMITS:
         verdict = answers.judge(answer, gold)
@@ -211,10 +219,15 @@ def _require(row: Row, file: Path, gold_field: str, response_field: str) -> None
     for name, flag in ((gold_field, "--gold-field"), (response_field, "--response-field")):
         if name not in row.fields:
             there = ", ".join(sorted(row.fields)) or "none"
-            raise UsageError(f"line {row.number} of {file} has no field {name!r}; its fields are {there}; name yours with {flag}")
+            raise UsageError(
+                f"line {row.number} of {file} has no field {name!r}; its fields are {there}; name yours with {flag}"
+            )
     response = row.fields[response_field]
     if response is not None and not isinstance(response, str):
-        raise UsageError(f"line {row.number} of {file}: field {response_field!r} holds {type(response).__name__}, not a text; one response a row")
+        raise UsageError(
+            f"line {row.number} of {file}: field {response_field!r} holds {type(response).__name__}, not a text; "
+            "write one response a row"
+        )
 
 
 def _graded_fields(row: Row, timed: Timed) -> dict[str, Any]:
@@ -294,7 +307,8 @@ class _Progress:
         self.last = now
         rate = done / max(now - self.began, 1e-9)
         left = max(self.total - done, 0) / max(rate, 1e-9)
-        line = f"{done}/{self.total} rows · {rate:,.0f} rows/s · {left:,.0f} s left · {counts['timeout']} timeouts, {counts['error']} errors"
+        troubles = f"{counts['timeout']} timeouts, {counts['error']} errors"
+        line = f"{done}/{self.total} rows · {rate:,.0f} rows/s · {left:,.0f} s left · {troubles}"
         print(f"\r{line}\x1b[K" if self.tty else line, end="" if self.tty else "\n", file=sys.stderr, flush=True)
         if self.tty and done >= self.total:
             print(file=sys.stderr)
