@@ -61,7 +61,7 @@ class Backend(Protocol):
 
     def save(self, folder: Path, state: dict[str, Any]) -> None:
         """Write weights, optimiser and the caller's `state` (whatever JSON gives back unchanged) into `folder`, a
-        collective; the folder counts once the caller has renamed it or marked it complete."""
+        collective. Making the folder durable, and whole or absent, is the work of `checkpoints`."""
         ...
 
     def load(self, folder: Path) -> dict[str, Any]:
@@ -135,9 +135,7 @@ class TorchBackend:
         _write_state(folder, state)
         if self.rank == 0:
             held = {"module": self.module.state_dict(), "optimiser": self.optimiser.state_dict()}
-            with (folder / "torch.pt").open("wb") as file:
-                torch.save(held, file)
-                _to_disk(file)
+            torch.save(held, folder / "torch.pt")
         dist.barrier()
 
     def load(self, folder: Path) -> dict[str, Any]:
@@ -300,16 +298,9 @@ def _write_state(folder: Path, state: dict[str, Any]) -> None:
         raise TypeError("the state of a checkpoint must come back unchanged from JSON: no tuples, no integer keys")
     if dist.rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "state.json").open("w") as file:
-            file.write(text)
-            _to_disk(file)
+        (folder / "state.json").write_text(text, encoding="utf-8")
     dist.barrier()
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "state.json").read_text())
-
-
-def _to_disk(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+    return json.loads((folder / "state.json").read_text(encoding="utf-8"))
