@@ -23,16 +23,20 @@ JudgeMany = Callable[[Sequence[tuple[str, str]]], list[Verdict]]  # (answer, gol
 BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
-TAIL = 600  # characters at the end of a solution without a box in which its last formula is looked for
+TAIL = 200  # characters at the end of a solution without a box in which its last number is looked for
 STYLE = r"(?:\\(?:text|textbf|textrm|mathrm|mathbf|mathsf|bf|rm)\s*)"
 CHOICE = re.compile(
     rf"^\s*{STYLE}?\{{?\s*{STYLE}?\{{?\s*(?:\(\s*([A-J])\s*\)|([A-J])\s*(?=[).:}}]|\s*$))\s*[).:]?\s*\}}?\s*\}}?"
     r"(?:\\[ ,;:!]|\\q?quad|~|\s|[:.)])*(.*)$",
     re.DOTALL,
 )
+TRAILING_CHOICE = re.compile(rf"(.*?\S)(?:\\[ ,;]|\\q?quad|~|\s)+{STYLE}?\{{?\(([A-J])\)\}}?", re.DOTALL)
 ASKS_FOR_ALL = re.compile(
-    r"\ball\b|separated by|\bcommas?\b|solutions\b|\bboth\b(?! of)|\bpossible values\b|\bvalues of\b|\broots\b"
-    r"|\bangles of\b",
+    r"separated by|\b(?:find|list|enter|give|determine|compute|what are)\s+(?:\w+\s+){0,2}all\b|\blist the\b"
+    r"|\bfind both\b"
+    r"|\ball (?:the |of the )?(?:possible |real |such |complex |integer )*"
+    r"(?:values|solutions|roots|points|pairs|angles|numbers)"
+    r"|\bpoints where they\b|smallest solutions",
     re.IGNORECASE,
 )
 ASKS_FOR_ONE = re.compile(r"\b(?:only one|either of|any one|one of the|not both|a unit vector)\b", re.IGNORECASE)
@@ -127,8 +131,9 @@ def _decide(row: Row, reading: Reading | None, verdicts: Mapping[tuple[str, str]
     stranger = verdicts.get((STRANGER, gold))
     if stranger is not None and (stranger.rule in UNREADABLE or stranger.outcome in ("timeout", "error")):
         return Drop("unparseable-answer", gold[:80])
-    if reading is None:
-        return replace(row, flags=(*row.flags, "unverified"))
+    if reading is None or (all(map(bare_letter, reading.texts)) and bare_letter(gold) is None):
+        letter = () if reading is None else ("choice-letter-only",)  # the solution names a choice, not its value
+        return replace(row, flags=(*row.flags, *letter, "unverified"))
     for text in reading.texts:
         same = quick_verdict(text, gold)
         if same is None:
@@ -157,27 +162,30 @@ def read_solution(solution: str, problem: str, config: AgreementConfig) -> Readi
     if ASKS_FOR_ONE.search(problem):
         return Reading(tuple(dict.fromkeys([filled[-1], *distinct])), ("one-of-several",))
     if ASKS_FOR_ALL.search(problem):
-        return Reading((", ".join(distinct), filled[-1]), ("several-boxes",))
+        return Reading((", ".join(distinct),), ("several-boxes",))
     return Reading((filled[-1],), ("several-boxes",))
 
 
 def _without_box(solution: str, config: AgreementConfig) -> Reading | Drop:
+    """The closing line's value, the last formula, what it says after its last equals sign, or the last number: right in
+    part by luck, which is why the row is flagged and not verified."""
     if config.without_box == "drop":
         return Drop("no-box")
     found = extract(solution)
     texts = [found.text] if found else []
-    tail = solution[-TAIL:]
-    formulas = [next(g for g in match.groups() if g is not None) for match in FORMULA.finditer(tail)]
-    if formulas:
-        texts += [formulas[-1].strip().rstrip(".,"), *_right_side(formulas[-1])]
-    elif numbers := NUMBER.findall(tail):
-        texts.append(numbers[-1])
+    formulas = [next(g for g in match.groups() if g is not None).strip() for match in FORMULA.finditer(solution)]
+    telling = [
+        formula for formula in formulas if re.search(r"\w", re.sub(r"\\[a-z]+", "", formula)) and "\n\n" not in formula
+    ]
+    if telling:
+        texts += [telling[-1].rstrip(".,"), *_right_side(telling[-1])]
+    texts += NUMBER.findall(solution[-TAIL:])[-1:]
     values = [text for text in dict.fromkeys(texts) if text]
     return Reading(tuple(values), ("last-formula",)) if values else Drop("no-box", "nor a formula at its end")
 
 
 def _right_side(formula: str) -> list[str]:
-    side = formula.rsplit("=", 1)[-1].strip().rstrip(".,")
+    side = re.sub(r"\\end\{[a-z*]+\}|\\\\|&", " ", formula.rsplit("=", 1)[-1]).strip().rstrip(".,")
     return [side] if "=" in formula and side else []
 
 
@@ -185,11 +193,23 @@ def choice_value(answer: str, config: AgreementConfig) -> str:
     r"""What stands behind a choice letter: `\textbf{(D)}\; 192` is 192, not d times 192. A bare letter stays."""
     if config.choice_letters == "keep":
         return answer
+    behind = TRAILING_CHOICE.fullmatch(answer)
+    if behind:
+        return behind.group(1).strip()
     match = CHOICE.match(answer)
-    rest = match.group(3).strip().strip("{}$").strip() if match else ""
+    rest = _balanced(match.group(3).strip().strip("$").strip()) if match else ""
     if match and rest and not re.match(r"[-+=^*/,]", rest) and (match.group(1) or re.match(r"^[A-J]\s*[).:]", answer)):
         return rest
     return answer
+
+
+def _balanced(text: str) -> str:
+    r"""What is left of `{(D)} 192` or `\textbf{(D) 192}` once the letter is gone, without the braces left over."""
+    while text.endswith("}") and text.count("}") > text.count("{"):
+        text = text[:-1].rstrip()
+    while text.startswith("{") and text.count("{") > text.count("}"):
+        text = text[1:].lstrip()
+    return text
 
 
 def bare_letter(answer: str) -> str | None:

@@ -46,6 +46,8 @@ COSMETIC = words_of(
 )
 FENCES = re.compile(r"\\[()\[\]]|\$|\\\\(?:\[[^\]]*\])?|(?<!\\)&|~|\\[,;:! ]")
 COMMAND = re.compile(r"\\([a-zA-Z]+)\*?|\\(.)", re.DOTALL)
+HYPHEN_AFTER_FORMULA = re.compile(r"(\$|\\\))-(?=[A-Za-z]{3})")
+DEGREE = re.compile(r"\^\s*(?:\{\s*)?(deg|')(?:\s*\})?")
 THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,|\\!,|,\\!)(?=\d{3}(?!\d))")
 SINGLE = re.compile(r"\{\s*([A-Za-z0-9.]+|[+-]\s*\d+)\s*\}")
 FRACTION = re.compile(r"\bfrac\s*(?:(\d)\s*(\d)(?!\d)|\{\s*(\w+)\s*\}\s*\{\s*(\w+)\s*\}|\s(\w+)\s+(\w+)\b)")
@@ -53,6 +55,7 @@ SEGMENT = re.compile(r"\b(?:overline|bar|vec|widehat)\s*\{?\s*(?=[A-Z]{2})")
 WORD_HYPHEN = re.compile(r"(?<=[A-Za-z]{2})-(?=[A-Za-z]{2})|(?<=\d)-(?=[A-Za-z]{3})|(?<=[A-Za-z])-(?=[a-z]{3})")
 NON_HYPHEN = re.compile(r"\b([Nn]on|[Cc]o|[Rr]e)-(?=[a-z]{3})")
 PRODUCT = re.compile(r"(?<=[\d)])\s*[·*]\s*(?=[\d(])")
+LATEX_BRACES = re.compile(r"\\|[\^_]\s*\{|[a-z]\s*\{|\}\s*\{")
 APOSTROPHE = re.compile(r"(?<=[A-Za-z]{2})'(?:s\b)?")
 MONEY = re.compile(r"\\\$|\bUS\$")
 TOKEN = re.compile(r"\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|[\u3400-\u9fff]|<=|>=|!=|\.\.\.|[^\s\w]|\w")
@@ -66,15 +69,23 @@ STOP_WORDS = words_of(
     "defined so now hence thus therefore each so-called say called problem question help me simplest form possible "
     "exactly need needs know known knowing into out up having expressed terms"
 )
-NUMERALS = tuple(
-    ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-    + ("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty")
+EMPHASISED = STOP_WORDS | words_of("not and or except least most all exactly no only true false any every each")
+NUMERALS = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
 )
-NUMBER_WORDS = {
-    word: str(n)
-    for n, word in enumerate(NUMERALS)
-    if word != "one"  # as often a pronoun as a number
-} | {"thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "percent": "%", "degree": "deg", "degrees": "deg"}
+NUMBER_WORDS = (
+    {
+        word: str(n)
+        for n, word in enumerate(NUMERALS)
+        if word != "one"  # as often a pronoun as a number
+    }
+    | {"thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "percent": "%", "degree": "deg", "degrees": "deg"}
+    | {
+        "twice": "2",
+        "thrice": "3",
+    }
+)
 FUNCTIONS = words_of(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp lim gcd lcm max min mod floor ceil lfloor "
     "rfloor lceil rceil sqrt frac binom sum prod int deg det infty pi cup cap subset subseteq in notin perp parallel "
@@ -110,14 +121,28 @@ def shingles(words: tuple[str, ...], size: int = 3) -> list[str]:
 
 
 def content(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The tokens that carry the problem: without articles, auxiliaries and the verbs that ask."""
-    return tuple(found for word in words if (found := _content_word(word)))
+    """The tokens that carry the problem: no articles, auxiliaries and verbs that ask. `how many` is `number`."""
+    found = []
+    for i, word in enumerate(words):
+        if word == "how" and words[i + 1 : i + 2] == ("many",):
+            continue
+        known = "number" if word == "many" and i and words[i - 1] == "how" else _content_word(word)
+        if known:
+            found.append(known)
+    return tuple(found)
 
 
 def quantities(words: tuple[str, ...]) -> tuple[str, ...]:
     """What must agree before two texts are one problem, in order: numbers (words too), operators, letters, names of
     functions and words in capitals."""
     return tuple(found for word in words if (found := _quantity(word)))
+
+
+def firm_quantities(words: tuple[str, ...]) -> tuple[str, ...]:
+    """`quantities` without the lower-case letters that stand alone between words: `for $x$` may be said or not."""
+    marked = ["", *(_quantity(word) for word in words), ""]
+    alone = [len(m) == 1 and m.islower() and not marked[i - 1] and not marked[i + 1] for i, m in enumerate(marked[:-1])]
+    return tuple(found for found, loose in zip(marked, alone, strict=False) if found and not loose)
 
 
 @lru_cache(maxsize=65536)
@@ -149,21 +174,42 @@ def stem(word: str) -> str:
 def _tokens(text: str) -> tuple[str, ...]:
     if not text.isascii():
         text = _ascii(text.translate(SUBSCRIPTS))
+    if text.isupper():
+        text = text.lower()
     if "\\" in text or "$" in text:
-        text = MONEY.sub(" ", text)
+        text = HYPHEN_AFTER_FORMULA.sub(r"\1 ", MONEY.sub(" ", text))
     if "'" in text:
         text = APOSTROPHE.sub("", text)
     text = FENCES.sub(" ", THOUSANDS.sub("", text.replace("**", " ")))
     if "\\" in text:
-        text = COMMAND.sub(_command, text)
+        text = DEGREE.sub(r" \1 ", COMMAND.sub(_command, text))
     if "{" in text or "frac" in text:
         text = _without_braces(text)
     if "-" in text:
         text = WORD_HYPHEN.sub(" ", NON_HYPHEN.sub(r"\1", text))
     if "·" in text or "*" in text:
         text = PRODUCT.sub(" * ", text)
-    found = TOKEN.findall(text)
+    if "{" in text and not LATEX_BRACES.search(text):
+        text = text.replace("{", " lset ").replace("}", " rset ")
+    found = _without_argument_fences(TOKEN.findall(text))
     return tuple(_case(word) for i, word in enumerate(found) if word not in JUDGED or _counts(found, i, word))
+
+
+def _without_argument_fences(found: list[str]) -> list[str]:
+    """`sin ( 30 deg )` as `sin 30 deg`: parentheses around one term after the name of a function."""
+    if "(" not in found:
+        return found
+    out: list[str] = []
+    skip = -1
+    for i, word in enumerate(found):
+        if word == "(" and i and found[i - 1] in FUNCTIONS and found[i - 1].isalpha() and len(found[i - 1]) > 2:
+            end = next((j for j in (i + 2, i + 3) if found[j : j + 1] == [")"]), -1)
+            if end > 0 and (end == i + 2 or found[i + 2] == "deg"):
+                skip = end
+                continue
+        if i != skip:
+            out.append(word)
+    return out
 
 
 def _without_braces(text: str) -> str:
@@ -203,7 +249,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 @lru_cache(maxsize=65536)
 def _case(word: str) -> str:
-    if len(word) > 1 and word.isalpha() and not (word.isupper() and len(word) <= 5):
+    if len(word) > 1 and word.isalpha() and not (word.isupper() and word.lower() not in EMPHASISED):
         return word.lower()
     return "*" if word == "·" else word
 

@@ -172,8 +172,8 @@ def prompt_text(value: Any) -> str | None:
     if isinstance(value, list):
         value = _said(value, ("user", "human", None))
     if isinstance(value, list):  # content in parts
-        value = "".join(part.get("text", "") for part in value if isinstance(part, dict))
-    return value if isinstance(value, str) else None
+        value = "".join(str(part.get("text", "")) for part in value if isinstance(part, dict))
+    return str(value) if isinstance(value, str) else None
 
 
 def _said(messages: list[Any], roles: tuple[str | None, ...]) -> Any:

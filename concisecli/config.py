@@ -277,7 +277,7 @@ class AgreementConfig(Config):
 
 class DedupConfig(Config):
     near: bool = True  # beside the exact key
-    similarity: float = Field(0.6, gt=0, le=1)  # Jaccard of content-word shingles from which two problems are compared
+    similarity: float = Field(0.4, gt=0, le=1)  # Jaccard of content-word shingles from which two problems are compared
     conflicts: Literal["drop", "verified"] = "verified"  # different answers: drop all, or keep the verified one
     prefer: tuple[str, ...] = ()  # sources in order of trust, after verified solutions
 

@@ -1,0 +1,201 @@
+r"""Repeats: what counts as one problem, which copy is kept, and what happens where answers differ."""
+
+from pathlib import Path
+
+import pytest
+
+from concisecli import canonical
+from concisecli.config import DedupConfig
+from concisecli.dedup import Entry, duplicates, same_problem
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def same_text(pairs):
+    return [a.replace(" ", "") == b.replace(" ", "") for a, b in pairs]
+
+
+def entries(*rows):
+    """(problem, answer[, verified]) in order of trust."""
+    return [
+        Entry(problem, answer, canonical.key(problem), (0 if more else 1, i), bool(more), f"s line {i + 1}")
+        for i, (problem, answer, *more) in enumerate(rows)
+    ]
+
+
+def reasons(*rows, **config):
+    found = duplicates(entries(*rows), DedupConfig(**config), same_text)
+    return {i: drop.reason for i, drop in sorted(found.items())}
+
+
+SAME = [  # one problem in two spellings
+    (r"Find $\frac{1}{2}+x^{2}$.", r"Find \( \dfrac12 + x^2 \)"),
+    (r"If $x \leq 5$, find $2\cdot 3$.", "If x ≤ 5, find $2 \\times 3$."),
+    ("What is $1,000 + 1$?", r"What is $1{,}000+1$ ?"),
+    (r"Let $\left(a+b\right)$ be $5$.", "Let (a+b) be 5."),
+    ("Find   the  area\nof the circle", "find the area of the circle."),
+    (r"The angle is $90^\circ$.", "The angle is 90°."),
+    (r"Compute \[ \log_{2} 8. \]", "Compute $\\log_2 8$"),
+    ("A 9-kilometer-long walk", "A $9$-kilometer-long walk"),
+    ("Aya’s hat costs \\$5", "Aya's hat costs $5"),
+    (r"Find $\text{gcd}(4, 6)$", r"Find $\gcd(4,6)$"),
+    ("Ｆｉｎｄ ｘ", "Find x"),
+    (r"sum of $\pi$ and $\alpha$", "sum of π and α"),
+    (r"Find $x\,y$ for $x=1,\ldots,5$", r"Find $xy$ for $x=1,\dots,5$".replace("xy", "x y")),
+    (r"In $\triangle ABC$, $\overline{AB}=5$", "In △ABC, AB = 5"),
+]
+DIFFERENT = [  # one character apart, and two problems
+    ("Find all $x$ with $k>0$.", "Find all $x$ with $k<0$."),
+    ("Find the sum of the first $2n-1$ numbers.", "Find the sum of the first $2n+1$ numbers."),
+    ("Simplify $x^{n+1}$.", "Simplify $x^n+1$."),
+    ("Find $f(x)=x^2$ at 3.", "Find $f(x)=x^3$ at 2."),
+    ("Let $A$ be a point.", "Let $a$ be a point."),
+    ("Compute $5!$.", "Compute $5$."),
+    ("Find $f'(2)$.", "Find $f(2)$."),
+    ("Find $1.5+2$.", "Find $15+2$."),
+    ("The ratio is $3:4$.", "The ratio is $34$."),
+    ("Find the area [asy] draw((0,0)--(1,0)); [/asy]", "Find the area [asy] draw((0,0)--(2,0)); [/asy]"),
+    ("What is 10% of 50?", "What is 10 of 50?"),
+    ("Compute $-3+x$.", "Compute $3+x$."),
+    (r"Find $0.\overline{3}$.", "Find $0.3$."),
+    (r"Compute $\frac{a}{b+c}$.", r"Compute $\frac{a+c}{b}$."),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), SAME)
+def test_cosmetics_do_not_change_the_key(a, b):
+    assert canonical.key(a) == canonical.key(b), (canonical.tokens(a), canonical.tokens(b))
+
+
+@pytest.mark.parametrize(("a", "b"), DIFFERENT)
+def test_numbers_operators_figures_and_letters_do(a, b):
+    assert canonical.key(a) != canonical.key(b)
+
+
+def test_the_id_is_a_hash_of_the_text_alone():
+    assert canonical.problem_id("What is $1+1$?") == canonical.problem_id(" what is \\(1 + 1\\) ?")
+    assert len(canonical.problem_id("What is $1+1$?")) == 16
+
+
+REWORDED = [
+    (
+        "Find the sum of all integers $N > 1$ such that each prime factor of $N$ is $2$, $3$ or $5$.",
+        "What is the sum of all the integers $N>1$ such that each prime factor of $N$ is $2$, $3$, or $5$?",
+    ),
+    (
+        "At a theater, tickets for adults cost 4 dollars more than tickets for children, and 100 more were sold.",
+        "At a theater tickets for adults cost $4$ dollars more than tickets for children and $100$ more were sold.",
+    ),
+    (
+        "A bag contains $8$ green candies and $4$ red candies. You randomly select one candy at a time to eat. Find $p$.",
+        "A bag contains $8$ green candies and $4$ red candies. You randomly pick one candy at a time to eat. Find $p$.",
+    ),
+    ("Evaluate $17 \\cdot 23 + 5$.", "Compute the value of $17\\cdot 23+5$."),
+    ("Determine how many values of $n$ satisfy $n + S(n) = 2007$.", "For how many $n$ is $n+S(n)=2007$?"),
+    (
+        "Jerry tosses a fair coin eight times. What is the probability of 5 heads?",
+        "Jerry tosses a fair coin $8$ times. What is the probability of five heads?",
+    ),
+]
+ALIKE_BUT_DIFFERENT = [
+    (
+        "How many ways are there to put 5 balls in 3 boxes if the balls are distinguishable but the boxes are not?",
+        "How many ways are there to put 5 balls in 3 boxes if the balls are not distinguishable but the boxes are?",
+    ),
+    (
+        "A fair coin is flipped 7 times. What is the probability that at least 5 consecutive flips come up heads?",
+        "A fair coin is flipped 7 times. What is the probability that at least 5 of the flips come up heads?",
+    ),
+    (
+        "What is the number of ways to arrange the letters of the word ELLIPSE?",
+        "What is the number of ways to arrange the letters of the word TARTAR?",
+    ),
+    (
+        "Find the largest integer $n$ such that $n^2 < 500$ and $n$ is a multiple of 3.",
+        "Find the smallest integer $n$ such that $n^2 < 500$ and $n$ is a multiple of 3.",
+    ),
+    (
+        "Convert the point $(0,3)$ to polar form with $\\sin x = 1$.",
+        "Convert the point $(0,3)$ to polar form with $\\cos x = 1$.",
+    ),
+    (
+        "A box has 3 red and 5 blue balls. Find the chance of red.",
+        "A box has 5 red and 3 blue balls. Find the chance of red.",
+    ),
+    (
+        "In triangle $ABC$ with $AB=5$ and $AC=7$ find angle $B$.",
+        "In triangle $ABC$ with $AB=5$ and $AC=7$ find angle $D$.",
+    ),
+    (
+        "How many even integers between 10 and 100 have distinct digits?",
+        "How many odd integers between 10 and 100 have distinct digits?",
+    ),
+    (
+        "Two cards are dealt from a deck with replacement. What is the probability of two kings?",
+        "Two cards are dealt from a deck without replacement. What is the probability of two kings?",
+    ),
+    ("Find the perimeter of a rectangle of sides 3 and 4.", "Find the area of a rectangle of sides 3 and 4."),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), REWORDED)
+def test_other_words_for_the_same_question_are_one_problem(a, b):
+    assert reasons((a, "7", "verified"), (b, "7")) in ({1: "near-duplicate"}, {1: "duplicate"})
+
+
+@pytest.mark.parametrize(("a", "b"), ALIKE_BUT_DIFFERENT)
+def test_alike_words_for_another_question_are_two_problems(a, b):
+    assert reasons((a, "7"), (b, "7")) == {}
+    assert reasons((a, None), (b, None)) == {}
+    assert reasons((a, "7"), (b, "8")) == {}
+
+
+def test_alike_problems_with_other_answers_are_never_merged():
+    a, b = REWORDED[0]
+    assert reasons((a, "7"), (b, "8")) == {}
+    assert same_problem(a, b, "equal")
+    assert not same_problem(a, b, "different")
+
+
+def test_the_copy_with_a_verified_solution_is_kept_and_the_reason_says_so():
+    found = duplicates(entries(("Find $x+1$.", "5"), ("Find x + 1", "5", "verified")), DedupConfig(), same_text)
+    assert list(found) == [0]
+    assert found[0].detail == "of s line 2, which has a verified solution"
+
+
+def test_conflicting_answers_follow_the_recipe_and_are_listed():
+    rows = [("Find $x+1$.", "6"), ("Find x + 1", "64"), ("Find $x + 1$", "6")]
+    assert reasons(*rows) == {0: "conflict", 1: "conflict", 2: "conflict"}
+    verified = [("Find $x+1$.", "6", "verified"), ("Find x + 1", "64"), ("Find $x + 1$", "6")]
+    assert reasons(*verified) == {1: "conflict", 2: "duplicate"}
+    assert reasons(*verified, conflicts="drop") == {0: "conflict", 1: "conflict", 2: "conflict"}
+    both = [("Find $x+1$.", "6", "verified"), ("Find x + 1", "64", "verified")]
+    assert reasons(*both) == {0: "conflict", 1: "conflict"}
+
+
+def test_answers_that_are_equal_are_no_conflict():
+    assert reasons(("Find $x+1$.", "(1, 2)"), ("Find x + 1", "(1,2)")) == {1: "duplicate"}
+
+
+def test_a_thousand_numbers_in_one_template_are_a_thousand_problems():
+    rows = [
+        (f"How many positive integers less than {n} are divisible by 3 or by {n % 7 + 2}?", "1") for n in range(1000)
+    ]
+    assert reasons(*rows) == {}
+
+
+def test_near_repeats_can_be_left_alone():
+    assert reasons((REWORDED[0][0], "7"), (REWORDED[0][1], "7"), near=False) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not here")
+def test_the_published_gsm8k_and_math_lose_almost_nothing():
+    from concisecli import columns, sources
+    from concisecli.config import FileSource
+
+    for name, most in (("gsm8k_train_1500", 2), ("math_test_minus500_l3to5", 4)):
+        raw = [r.fields for r in sources.read(name, FileSource(path=SHARED / "raw" / f"{name}.jsonl"))]
+        mapping = columns.column_map(name, {}, raw[:1], "problems")
+        rows = [columns.map_row(name, str(i), row, mapping) for i, row in enumerate(raw)]
+        assert len(reasons(*[(r.problem, r.answer or r.solution) for r in rows])) <= most
