@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -172,9 +173,14 @@ class Runner:
             if isinstance(one, str) and one.partition(".")[0] == maker
         ]
         return ConciseError(
-            f"stage '{spec.name}' needs {roles[0]}, made by stage '{maker}'; "
-            f"run: concise run {self.pipeline.path} --until {maker}{self.flags}"
+            f"stage '{spec.name}' needs {roles[0]}, made by stage '{maker}'; run: {self.command(f'--until {maker}')}"
         )
+
+    def command(self, words: str) -> str:
+        """A command that the user can copy; a pipeline made by a command has no file to name."""
+        if not self.pipeline.path.is_file():
+            return f"the same command, with {words[words.find('--force') :]}"
+        return f"concise run {shlex.quote(str(self.pipeline.path))} {words}{self.flags}"
 
     # --- what goes in -------------------------------------------------------------------------------------------------
 
@@ -214,7 +220,7 @@ class Runner:
             paths = ", ".join(str(folder / manifest.outputs[name].path) for name in changed)
             raise ConciseError(
                 f"{paths} was changed since stage '{manifest.stage}' made it; put it back, or make it anew: "
-                f"concise run {self.pipeline.path} --only {manifest.stage} --force {manifest.stage}{self.flags}"
+                f"{self.command(f'--only {manifest.stage} --force {manifest.stage}')}"
             )
         self.verified.add(manifest.stage)
 

@@ -337,3 +337,15 @@ def test_only_a_finished_eval_can_be_judged_again(concise: Concise) -> None:
     code, _, err = concise("eval", "--regrade", "base")
     assert code == 2
     assert "is not the folder of a finished eval" in err
+
+
+def test_an_edited_artifact_of_a_command_without_a_pipeline_names_the_flag(concise: Concise) -> None:
+    write_text(Path("mine.yaml"), "sources:\n  c: {type: chains, count: 4}\n")
+    concise("data", "build", "mine.yaml")
+    (made,) = Path("runs/data").glob("mine-*/problems.parquet")
+    write_text(made, "tampered")
+    code, _, err = concise("data", "build", "mine.yaml")
+    assert code == 1
+    assert err.endswith("put it back, or make it anew: the same command, with --force mine\n")
+    assert concise("data", "build", "mine.yaml", "--force", "mine")[0] == 0
+    assert concise("data", "build", "mine.yaml")[1].split()[1] == "skip"
