@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from concisecli.algo import metrics
-from concisecli.algo.repetition import is_repetitive
+from concisecli.algo.repetition import LONGEST_NGRAM, is_repetitive
 from concisecli.records import Bools, ConciseError, Ints, Problem
 
 ABSTAINS = -1  # the cluster of a rollout that has no vote
@@ -71,7 +71,7 @@ def _attempts(problem: Problem, rows: Sequence[Mapping[str, Any]]) -> Attempts:
         answered=flags(votes),
         outcomes=tuple(row["outcome"] for row in rows),
         clusters=np.array([row["cluster"] for row in rows], dtype=np.int64),
-        repeated=flags(lambda row: is_repetitive(row["text"])),
+        repeated=flags(lambda row: is_repeated(row["text"])),
         empty_think=flags(lambda row: metrics.think_body(row["text"]) == ""),
         answer_only=flags(lambda row: is_answer_only(row["text"])),
         words=np.array([[count[word] for word in metrics.REFLECTION_WORDS] for count in counts], dtype=np.int64),
@@ -96,7 +96,32 @@ def is_answer_only(text: str) -> bool:
         if not found:
             before, found, _ = text.partition("<answer>")
         body = before if found else text
-    return not re.sub(r"<answer>|[\s$\\(\[*]", "", body)
+    return re.search(r"[^\s$\\(\[*]", body.replace("<answer>", "")) is None
+
+
+RUN = 10  # equal n-grams in a row that make a text repetitive
+
+
+def is_repeated(text: str) -> bool:
+    """`is_repetitive`, asked only of texts that could be: a run of RUN n-grams needs (RUN - 1) n words in a row that
+    equal the one n places on, and few texts have as many for any n."""
+    words = text.split()
+    numbers: dict[str, int] = {}
+    ids = np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
+    lengths = range(1, min(LONGEST_NGRAM, len(words) // RUN) + 1)
+    could = any(_streak_of(ids[n:] == ids[:-n], (RUN - 1) * n) for n in lengths)
+    return (could or len(max(words, key=len, default="")) >= 100) and is_repetitive(text, repetition_run=RUN)
+
+
+def _streak_of(flags: Bools, length: int) -> bool:
+    """Whether so many flags in a row are set."""
+    if np.count_nonzero(flags) < length:
+        return False
+    breaks = np.flatnonzero(~flags)
+    if not len(breaks):
+        return True
+    gaps = np.diff(breaks).max(initial=0) - 1
+    return max(int(gaps), int(breaks[0]), len(flags) - 1 - int(breaks[-1])) >= length
 
 
 # --- breakdowns -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from concisecli import attempts, scores
 from concisecli.algo import metrics
+from concisecli.algo.repetition import is_repetitive
 from concisecli.config import EvalConfig
 from concisecli.records import ConciseError, Problem
 
@@ -296,3 +297,15 @@ def test_headline_numbers_are_recomputed_by_a_few_plain_lines() -> None:
             winner = max(dict.fromkeys(votes), key=votes.count)  # the first seen of the largest
             wins += winner == 0
     assert found["cons_at_k"]["value"] == pytest.approx(wins / n, abs=1e-15)
+
+
+# --- the fast way to the same measure ---------------------------------------------------------------------------------
+
+GRAM = st.lists(st.sampled_from("abc"), min_size=1, max_size=4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(GRAM, st.integers(1, 14), st.lists(st.sampled_from("abcd"), max_size=6), st.booleans())
+def test_repetition_is_found_as_by_the_rule(gram: list[str], times: int, ahead: list[str], long: bool) -> None:
+    text = " ".join([*ahead, *(gram * times), *(["y" * 120] if long else [])])
+    assert attempts.is_repeated(text) == is_repetitive(text)
