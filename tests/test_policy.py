@@ -241,6 +241,16 @@ def test_only_response_positions_reach_the_head_and_never_more_than_a_chunk(modu
     assert seen == [5, 5, 5, 1]
 
 
+def test_logits_of_many_chunks_are_made_again_in_the_backward_pass_and_those_of_one_are_kept(module: Any) -> None:
+    seen: list[int] = []
+    module.lm_head.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[0]))
+    policy.token_logprobs(module, *batch(), chunk=5)[0].sum().backward()
+    assert len(seen) == 2 * 4
+    seen.clear()
+    policy.token_logprobs(module, *batch(), chunk=16)[0].sum().backward()
+    assert len(seen) == 1
+
+
 def test_no_response_at_all_gives_zeros_with_a_gradient(module: Any) -> None:
     ids, attention, response = batch()
     logprobs, entropy = policy.token_logprobs(module, ids, attention, response * 0, with_entropy=True)

@@ -245,6 +245,15 @@ def test_text_keeps_the_tags_and_leaves_out_the_stop_token_and_specials(tiny_mod
     assert len(completion.token_ids) == len(completion.logprobs) == len(words) + 2
 
 
+def test_text_leaves_out_a_stop_token_that_is_no_special_one(engine: HfEngine) -> None:
+    prompts, seeds = requests(4)
+    completions = [c for group in engine.generate(prompts, LIMIT, seeds) for c in group]
+    assert any(c.token_ids[-1] < 256 for c in completions if c.finished)
+    for c in completions:
+        said = c.token_ids[:-1] if c.finished else c.token_ids
+        assert c.text == engine.tokenizer.decode(said, skip_special_tokens=True)
+
+
 def test_a_rollout_ends_where_the_models_positions_end(engine: HfEngine) -> None:
     prompts = [[5] * 250, [6] * 3]
     ((near,), (far,)) = engine.generate(prompts, Sampling(max_response_tokens=20), [[3], [3]])
@@ -338,6 +347,16 @@ def test_prompts_are_prefilled_once_for_all_rollouts_of_a_group(engine: HfEngine
     engine.generate([[1, 2, 3, 4], [4, 3, 2, 1]], Sampling(max_response_tokens=2), [[1, 2, 3], [4, 5, 6]])
     hook.remove()
     assert rows == [(2, 4), (6, 1)]
+
+
+def test_prompts_of_one_length_share_a_batch(tiny_model: Path) -> None:
+    engine = HfEngine(HfConfig(batch_rollouts=2), tiny_model)
+    engine.stop = ()
+    steps: list[int] = []
+    hook = engine.module.lm_head.register_forward_hook(lambda _, inputs, __: steps.append(inputs[0].shape[0]))
+    engine.generate([[1, 2], [3] * 9, [4, 5], [6] * 9], Sampling(max_response_tokens=5), [[0]] * 4)
+    hook.remove()
+    assert steps == [2] * 10  # mixed, each of the two batches would force seven tokens first
 
 
 def test_layers_that_keep_no_keys_are_refused_by_name(tiny_model: Path) -> None:
