@@ -25,6 +25,8 @@ def difference(older: RunManifest, now: Mapping[str, Any]) -> str:
     ]
     parts += changed_hashes("input", older.inputs, now["inputs"])
     parts += changed_hashes("file", older.files, now["files"])
+    if not parts and older.sources != now["sources"]:
+        parts = [f"input {role} is {', '.join(now['sources'][role])}" for role in now["sources"]]
     more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
     return ", ".join(parts[:NAMED]) + more if parts else "something else differs"
 

@@ -94,6 +94,7 @@ class Resolver:
         self.path = path
         self.faults: list[str] = []
         self.origins: dict[str, str] = {}
+        self.said: set[tuple[str, ...]] = set()
 
     def fault(self, origin: str, message: str) -> None:
         line = f"{origin}: {message}"
@@ -160,17 +161,19 @@ class Resolver:
         if not isinstance(kind, str) or kind not in KINDS:
             self.fault(uses.origin if uses else node.origin, f"stage '{name}': {wrong_kind(kind)}")
             return None
-        for key, child in node.value.items():
-            if key not in STAGE_KEYS:
-                where = f"'config.{key}'" if key in KINDS[kind].model_fields else None
-                near = nearest(key, STAGE_KEYS)
-                hint = where or (f"'{near}'" if near else None)
-                tail = f"; did you mean {hint}?" if hint else f"; a stage has {', '.join(STAGE_KEYS)}"
-                self.fault(child.origin, f"stage '{name}': unknown key '{key}'{tail}")
+        self.refuse_unknown_keys(name, kind, node)
         self.origins[name] = node.origin
         config = self.config(name, kind, node.value.get("config"), node, shared)
         inputs = self.inputs(name, node.value.get("inputs"), names, seed)
         return None if config is None else StageSpec(name=name, uses=kind, config=config, inputs=inputs)
+
+    def refuse_unknown_keys(self, name: str, kind: str, node: Marked) -> None:
+        for key, child in node.value.items():
+            if key in STAGE_KEYS:
+                continue
+            near = f"config.{key}" if key in KINDS[kind].model_fields else nearest(key, STAGE_KEYS)
+            hint = f"did you mean '{near}'?" if near else f"a stage has {', '.join(STAGE_KEYS)}"
+            self.fault(child.origin, f"stage '{name}': unknown key '{key}'; {hint}")
 
     def config(
         self, name: str, kind: str, given: Marked | None, stage: Marked, shared: dict[str, Marked]
@@ -269,6 +272,10 @@ class Resolver:
         except ValidationError as error:
             for detail in error.errors():
                 path, origin = tree.locate([str(part) for part in detail["loc"]])
+                once = (origin, *path, detail["type"])  # a shared or merged value is wrong once, not once a stage
+                if once in self.said:
+                    continue
+                self.said.add(once)
                 self.fault(origin, self.explained(cls, prefix, path, dict(detail)))
             return None
 

@@ -235,6 +235,8 @@ class Runner:
 
     def key(self, spec: StageSpec, inputs: Mapping[str, tuple[Input, ...]]) -> str:
         hashes = {role: [i.digest or "" for i in group] for role, group in inputs.items()}
+        if spec.uses == "report":  # shows its inputs under the names of their stages
+            hashes |= {f"{role} names": [i.label for i in group] for role, group in inputs.items()}
         return key_of(spec.uses, STAGES[spec.uses].version, split_config(spec.config)[0], hashes, self.files(spec))
 
     # --- deciding -----------------------------------------------------------------------------------------------------

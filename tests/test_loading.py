@@ -358,6 +358,10 @@ def test_all_faults_are_told_at_once(write: Write) -> None:
     assert [any(word in line for line in found) for word in wanted] == [True] * 4
 
 
+def test_a_shared_value_that_is_wrong_is_told_once(write: Write) -> None:
+    assert len(faults(write, SMALL.replace("run: t", "run: t\nseed: x"))) == 1
+
+
 def test_a_key_said_twice_is_refused_with_both_lines(write: Write) -> None:
     found = faults(write, SMALL + "      steps: 4\n")
     assert found == ["p.yaml:11: the key 'steps' was said in line 9 already"]

@@ -99,11 +99,24 @@ def mine(stage: StageRun) -> StageResult:
     return StageResult({"problems": "problems.parquet"})
 
 
+def evaluate(stage: StageRun) -> StageResult:
+    write_json(stage.folder / "scores.json", {"model": sha256_path(stage.one("model"))})
+    return StageResult({"scores": "scores.json"})
+
+
+def report(stage: StageRun) -> StageResult:
+    names = [source["stage"] for source in stage.sources["scores"] if source]
+    write_text(stage.folder / "report.md", " ".join(names))
+    return StageResult({"report": "report.md"})
+
+
 def register() -> dict[str, Stage]:
     here = "tests.test_pipeline"
     return {
         "data": Stage(f"{here}:build", (), (), ("problems",)),
         "train": Stage(f"{here}:train", ("model", "problems"), (), ("model", "best")),
+        "eval": Stage(f"{here}:evaluate", ("model", "problems"), (), ("scores",)),
+        "report": Stage(f"{here}:report", (), ("scores",), ("report",)),
         "mine": Stage(f"{here}:mine", ("problems", "model"), (), ("problems",)),
     }
 
@@ -224,6 +237,17 @@ def test_the_same_content_under_another_path_is_the_same_input(place: Path) -> N
     assert set(lines(go(("rl1.inputs.model=elsewhere/",))).values()) == {"skip"}
     write_text(Path("elsewhere/model.safetensors"), "other weights")
     assert lines(go(("rl1.inputs.model=elsewhere/",), dry_run=True))["rl1"] == "run: input model is another"
+
+
+def test_a_report_is_made_again_when_only_the_name_of_an_evaluation_changed(place: Path) -> None:
+    text = TEXT + "  e: {uses: eval, inputs: {model: rl1.model, problems: test.problems}}\n"
+    text += "  r: {uses: report, inputs: {scores: [e.scores]}}\n"
+    write_text(Path("p.yaml"), text)
+    go(until="r")
+    write_text(Path("p.yaml"), text.replace("  e:", "  final:").replace("[e.", "[final."))
+    last = go(until="r")[-1]
+    assert last.line == "run: input scores is final.scores"
+    assert last.outputs["report"].read_text() == "final"
 
 
 def test_a_dry_run_writes_nothing(place: Path) -> None:
