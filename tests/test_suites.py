@@ -35,7 +35,7 @@ def test_suites_are_read_once_each_in_order() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("aime42", "did you mean 'aime24'"),
+        ("amc32", "did you mean 'amc23'"),
         ("math-500", "did you mean 'math500'"),
         ("poetry", "there are: aime24"),
         (",", "no suite given"),
