@@ -13,9 +13,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from concisecli.expressions import Ambiguous, Node, TooBig, Unreadable, has, read
+from concisecli.expressions import MAX_DEPTH, Ambiguous, Node, TooBig, Unreadable, has, read
 from concisecli.normalize import key, normal_number
-from concisecli.tokens import Token, pairs, tokens
+from concisecli.tokens import REMEMBERED, Token, nesting, pairs, tokens
 from concisecli.units import Unit, read_unit
 
 
@@ -106,10 +106,20 @@ RELATIONS = {"=", "<", ">", "<=", ">=", "!=", "~", "in"}
 FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
-@lru_cache(maxsize=4096)
 def interpret(text: str) -> Any:
     """The kind of a written answer. Never raises."""
+    return _short(text) if len(text) <= REMEMBERED else _read(text)
+
+
+@lru_cache(maxsize=4096)
+def _short(text: str) -> Any:
+    return _read(text)
+
+
+def _read(text: str) -> Any:
     found = tokens(text)
+    if nesting(found) > MAX_DEPTH:
+        return Opaque(loose_key(text))
     try:
         return _interpret(found)
     except Ambiguous:
@@ -133,7 +143,8 @@ def _interpret(found: Sequence[Token]) -> Any:
     if any(t.kind == "dots" for t in found):
         raise Unreadable("an ellipsis leaves something out")
     if _is_words(found):
-        return Words(words_key(found))
+        text = words_key(found)
+        return NamedSet("R") if text in _ALL_REALS else Words(text)
     if (ratio := _named_set(found)) is not None:
         return ratio
     whole = _whole_bracket(found, matched)
@@ -189,7 +200,7 @@ def _split(found: Sequence[Token], at: Callable[[Token], bool]) -> tuple[list[tu
 
 def _is_words(found: Sequence[Token]) -> bool:
     """Prose: at least one word, and nothing that is mathematics."""
-    if not any(t.kind == "text" for t in found):
+    if found[0].text == "-" or not any(t.kind == "text" for t in found):
         return False
     if all(t.kind == "text" and t.text in ("dollar", "euro", "pound") for t in found):
         return False
@@ -205,6 +216,16 @@ def words_key(found: Sequence[Token]) -> str:
     """Words without case, punctuation and brackets around them; a separator counts as a word."""
     joined = " ".join(t.text for t in found if t.kind in ("text", "sym", "num", "sep") or t.text == "in")
     return re.sub(r"[\s_]+", " ", re.sub(r"[^\w\s]", " ", joined.casefold())).strip()
+
+
+_ALL_REALS = {
+    "all real numbers",
+    "all reals",
+    "real numbers",
+    "the real numbers",
+    "the set of all real numbers",
+    "全体实数",
+}
 
 
 def _named_set(found: Sequence[Token]) -> Any:

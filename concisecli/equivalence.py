@@ -359,6 +359,12 @@ def _match_all(g: Sequence[Any], a: Sequence[Any]) -> bool:
 
 
 def _equal_items(g: Any, a: Any) -> bool | None:
+    point = [_named_values(side) for side in (g, a)]
+    if (point[0] is None) != (point[1] is None):
+        # the names are gone on one side, so that the order has to tell which value is whose
+        named, other = (point[0], a) if point[0] is not None else (point[1], g)
+        parts = other.parts if isinstance(other, (Items, Brackets)) else ()
+        return named is not None and _all(named, parts)
     sides = []
     for side in (g, a):
         if isinstance(side, Items):
@@ -381,6 +387,18 @@ def _equal_items(g: Any, a: Any) -> bool | None:
     if _match_all(sides[0], sides[1]):  # type: ignore[arg-type]
         return True
     return _equal_item_sets(g, a)
+
+
+def _named_values(side: Any) -> list[Any] | None:
+    """3, 4 of x = 3, y = 4; None where not every part names a variable of its own."""
+    if not isinstance(side, Items) or not all(isinstance(p, Chain) and _is_definition(p) for p in side.parts):
+        return None
+    labels = [p.parts[0].text for p in side.parts]
+    variables = {p.parts[0].variable or p.parts[0].text for p in side.parts}
+    if len(variables) < 2 or len(set(labels)) != len(labels):
+        return None
+    # against a point, x and y have to come in the order of their names
+    return [_defined(p) for p in side.parts] if labels == sorted(labels) else []
 
 
 def _equal_item_sets(g: Any, a: Any) -> bool:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from concisecli.tokens import Token, pairs
+from concisecli.tokens import Token, nesting, pairs
 
 Node = tuple[Any, ...]  # ("num", Fraction) ("sym", name) ("const", name) ("add", [..]) ("mul", [..]) ("div", a, b)
 # ("neg", a) ("percent", a) ("pow", a, b) ("fn", name, args) ("pm",) the sign of a plus-minus
 
-MAX_DEPTH = 60
+MAX_DEPTH = 60  # of brackets in brackets
 MAX_DIGITS = 20_000  # of a literal
 MAX_EXPONENT = 50_000  # of a literal in E notation
 
@@ -40,11 +40,7 @@ def read(tokens: Sequence[Token]) -> Node:
         raise Unreadable("nothing")
     if pairs(list(tokens)) is None:
         raise Unreadable("brackets")
-    depth = deepest = 0
-    for token in tokens:
-        depth += (token.kind == "open") - (token.kind == "close")
-        deepest = max(deepest, depth)
-    if deepest > MAX_DEPTH:
+    if nesting(tokens) > MAX_DEPTH:
         raise Unreadable("too deep")
     reader = _Reader(tokens)
     try:
@@ -132,9 +128,15 @@ class _Reader:
                 value: Node = ("mul", [("pm",), inner])
                 value = ("neg", value) if sign == "mp" else value
                 return ("neg", value) if signs % 2 else value
+            if self._sign_follows():
+                raise Ambiguous("--5")
             signs += sign == "-"
         value = self.product()
         return ("neg", value) if signs % 2 else value
+
+    def _sign_follows(self) -> bool:
+        token = self.peek()
+        return token is not None and token.kind == "op" and token.text in ("+", "-", "pm", "mp")
 
     def product(self) -> Node:
         left = self.power()
@@ -303,7 +305,7 @@ class _Reader:
             if not (slash and slash.text == "/" and below and below.kind == "num" and below.text.isdigit()):
                 raise Ambiguous("two numbers side by side")
             above, under = int(nxt.text[:50]), int(below.text[:50])
-            if not 0 < above < under:
+            if not 0 < above < under or value == 0:
                 raise Ambiguous("mixed number")
             self.at += 3
             return ("num", value + Fraction(above, under))

@@ -226,4 +226,7 @@ def _closing_value(rest: str, link: str) -> str | None:
     sentence = not re.search(r"[A-Za-z是为為]", link) and re.match(r"(?!.*[=:])[A-Za-z]{2,}\s", line)
     if sentence and (inner := re.search(r"\b(?:is|are|equals)\b\s*(?P<value>\S.*)\Z", line)):
         line = inner["value"]
-    return line.strip(" .。,，;；:：")
+    line = line.strip(" .。,，;；:：")
+    if line.endswith("}") and line.count("}") > line.count("{"):  # \\textbf{Answer: 71}
+        line = line[:-1].rstrip(" .")
+    return line

@@ -184,7 +184,7 @@ class GraderPool:
         self.config = config
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self.first_traceback = ""
-        self._size = config.workers or len(os.sched_getaffinity(0))
+        self._size = config.workers or _cores()
         self._processes = _Processes(config)
         self._memo: dict[Any, Reply] = {}
         self._lock = threading.RLock()
@@ -433,6 +433,11 @@ class GraderPool:
         fresh = self._processes.start()
         selector.register(fresh.replies, selectors.EVENT_READ, fresh)
         return answered
+
+
+def _cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _mark(task: Task) -> Any:

@@ -12,12 +12,20 @@ from functools import lru_cache
 from typing import Any
 
 from concisecli.extraction import box_content, repair
-from concisecli.tokens import tokens
+from concisecli.tokens import REMEMBERED, tokens
+
+
+def key(text: str) -> str:
+    """One string per printed form; "" where nothing is printed."""
+    return _short_key(text) if len(text) <= REMEMBERED else _key(text)
 
 
 @lru_cache(maxsize=16384)
-def key(text: str) -> str:
-    """One string per printed form; "" where nothing is printed."""
+def _short_key(text: str) -> str:
+    return _key(text)
+
+
+def _key(text: str) -> str:
     parts: list[str] = []
     last_wordy, before = False, ""
     for token in tokens(text):
@@ -89,6 +97,7 @@ def gold_texts(gold: Any) -> list[str]:
             texts.extend(inner)
         return texts
     text = repair(str(gold)).strip()
+    text = text.rpartition("####")[2].strip()  # GSM8K: the worked solution, then the answer
     boxes = list(re.finditer(r"\\(?:boxed|fbox)(?![A-Za-z])", text))
     if boxes and (content := box_content(text, boxes[-1].end())) is not None and content.strip():
         text = content.strip()

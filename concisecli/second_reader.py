@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from concisecli.tokens import pairs, tokens
+from concisecli.expressions import MAX_DEPTH
+from concisecli.tokens import nesting, pairs, tokens
 
 # What the strict reader has no kind for and math-verify does: sums, products, integrals, limits, determinants.
 _SECOND_READER = {"sum", "prod", "int", "iint", "lim", "max", "min", "gcd", "lcm", "det", "partial", "nabla"}
@@ -66,11 +67,7 @@ def _hopeless(text: str) -> str | None:
         return "unreadable"
     if any(t.kind == "dots" for t in found):
         return "ellipsis"
-    depth = deepest = 0
-    for token in found:
-        depth += (token.kind == "open") - (token.kind == "close")
-        deepest = max(deepest, depth)
-    if deepest > 60 or len(found) > 2000:
+    if nesting(found) > MAX_DEPTH or len(found) > 2000:
         return "too-deep"
     if any(t.kind == "num" and len(t.text) > 4000 for t in found):
         return "too-long"
@@ -95,13 +92,18 @@ def _covered_parse(text: str) -> Any:
     if not found or isinstance(found[0], str):
         return None
     printed = str(found[0])
+    before = ""
     for token in tokens(text):
+        shorthand, before = before == "frac", token.text
         if token.kind == "num":
-            digits = token.text.strip("0").strip(".")
-            if digits and digits not in printed:
-                return None
-            printed = printed.replace(digits, "", 1) if digits else printed
+            for number in token.text if shorthand else [token.text]:  # \\frac12 is two numbers
+                digits = number.strip("0").strip(".")
+                if digits and digits not in printed:
+                    return None
+                printed = printed.replace(digits, "", 1) if digits else printed
         elif token.kind == "sym" and token.text.isalpha() and token.text.isascii():
+            if token.text == "d" and any(t.kind == "cmd" and t.text in ("int", "iint") for t in tokens(text)):
+                continue
             name = {"e": "E", "i": "I", "infty": "oo"}.get(token.text, token.text)
             if name not in str(found[0]) and token.text not in str(found[0]):
                 return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,6 +31,9 @@ from concisecli.symbols import (
     UNICODE,
     UNIT_WORDS,
 )
+
+REMEMBERED = 400  # characters of a text whose reading is kept
+MAX_DEPTH = 20  # of commands in commands, such as \\text{\\textbf{...}}
 
 
 class Token(NamedTuple):
@@ -114,19 +118,32 @@ _SCAN = re.compile(
 )
 
 
-@lru_cache(maxsize=4096)
 def tokens(text: str) -> tuple[Token, ...]:
-    """The tokens of an answer, in print order."""
+    """The tokens of an answer, in print order. Short texts are remembered."""
+    return _short(text) if len(text) <= REMEMBERED else _read(text)
+
+
+@lru_cache(maxsize=8192)
+def _short(text: str) -> tuple[Token, ...]:
+    return _read(text)
+
+
+def _read(text: str) -> tuple[Token, ...]:
     text = clean(text)
     text = _REPEATING.sub(lambda m: f"{m[1] or m[3]}({m[2] or m[4]}r)", text)
     text = _DOTTED.sub(lambda m: f"{m[1]}({m[2]}{m[3] or ''}{m[4] or ''}r)", text)
-    text = _SPACED.sub(lambda m: m[0].replace(" ", ""), text)
+    text = _join_spaced(text)
     found: list[Token] = []
-    _scan(text, found, roman=False)
+    _scan(text, found, roman=False, depth=0)
     return tuple(_merge_thousands(_strip_braces(_strip_parentheses(found))))
 
 
-def _scan(text: str, out: list[Token], *, roman: bool) -> None:
+def _join_spaced(text: str) -> str:
+    """1 234 567 is one number."""
+    return _SPACED.sub(lambda m: m[0].replace(" ", ""), text)
+
+
+def _scan(text: str, out: list[Token], *, roman: bool, depth: int) -> None:
     at, space = 0, False
     while at < len(text):
         found = _SCAN.match(text, at)
@@ -146,7 +163,7 @@ def _scan(text: str, out: list[Token], *, roman: bool) -> None:
         elif kind == "rep":
             out.append(Token("rep", piece.replace("r", ""), space, roman))
         elif kind == "cmd":
-            end = _command(text, at, piece[1:], space, out, roman)
+            end = _command(text, at, piece[1:], space, out, roman, depth)
         elif kind == "esc":
             mark = piece[1]
             if mark in "{}":
@@ -184,14 +201,14 @@ def _scan(text: str, out: list[Token], *, roman: bool) -> None:
         at, space = end, False
 
 
-def _command(text: str, at: int, name: str, space: bool, out: list[Token], roman: bool) -> int:
+def _command(text: str, at: int, name: str, space: bool, out: list[Token], roman: bool, depth: int) -> int:
     """One LaTeX command at `at`; the index after it."""
     end = at + 1 + len(name)
-    if group := _GROUP_COMMAND.match(text, at):
+    if depth < MAX_DEPTH and (group := _GROUP_COMMAND.match(text, at)):
         brace = closing_brace(text, group.end() - 1)
         if brace is not None:
             before = len(out)
-            _scan(_SPACED.sub(lambda m: m[0].replace(" ", ""), text[group.end() : brace]), out, roman=True)
+            _scan(_join_spaced(text[group.end() : brace]), out, roman=True, depth=depth + 1)
             if len(out) > before:
                 out[before] = out[before]._replace(space=space or out[before].space)
             return brace + 1
@@ -204,10 +221,10 @@ def _command(text: str, at: int, name: str, space: bool, out: list[Token], roman
     if name in ("hspace", "vspace", "hphantom", "phantom", "vphantom", "color", "label", "tag"):
         brace = closing_brace(text, end) if text[end : end + 1] == "{" else None
         return end if brace is None else brace + 1
-    if name in ("boxed", "fbox"):
+    if depth < MAX_DEPTH and name in ("boxed", "fbox"):
         content = box_content(text, end)
         if content is not None:
-            _scan(content, out, roman=roman)
+            _scan(content, out, roman=roman, depth=depth + 1)
             return text.index(content, end) + len(content) + (1 if text[end : end + 1] == "{" else 0)
     name = SAME_COMMAND.get(name, name)
     if name in IGNORED:
@@ -311,6 +328,15 @@ def pairs(found: list[Token] | tuple[Token, ...]) -> dict[int, int] | None:
                 return None
             matched[start] = i
     return None if stack else matched
+
+
+def nesting(found: Sequence[Token]) -> int:
+    """How deep brackets stand in brackets."""
+    depth = deepest = 0
+    for token in found:
+        depth += (token.kind == "open") - (token.kind == "close")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _strip_parentheses(found: list[Token]) -> list[Token]:
