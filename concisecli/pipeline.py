@@ -358,6 +358,10 @@ def threads_in_use(threads: int) -> int:
     return threads or (int(said) if said.isdigit() else 0) or os.cpu_count() or 1
 
 
+class Stopped(BaseException):
+    """SIGTERM on its way up: no `except Exception` of a library can take it for an error of its own."""
+
+
 @contextlib.contextmanager
 def sigterm_as_preempted() -> Iterator[None]:
     """SIGTERM ends with exit code 75 (run again); a training loop that can save first takes it over meanwhile."""
@@ -366,10 +370,12 @@ def sigterm_as_preempted() -> Iterator[None]:
         return
 
     def stop(number: int, frame: Any) -> None:
-        raise Preempted("stopped by SIGTERM; run the same command again to go on")
+        raise Stopped
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except Stopped:
+        raise Preempted("stopped by SIGTERM; run the same command again to go on") from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -78,7 +79,8 @@ def interrupt(how: str, breaking: Path) -> None:
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "sigterm":
-        os.kill(os.getpid(), signal.SIGTERM)
+        with contextlib.suppress(Exception):  # as a library might, between two of its own lines
+            os.kill(os.getpid(), signal.SIGTERM)
     if how == "disk":
         raise OSError(errno.ENOSPC, "No space left on device")
     if how == "bug":
