@@ -365,7 +365,7 @@ def _equal_items(g: Any, a: Any) -> bool | None:
         named, other = (point[0], a) if point[0] is not None else (point[1], g)
         parts = other.parts if isinstance(other, (Items, Brackets)) else ()
         return named is not None and _all(named, parts)
-    sides = []
+    sides: list[Any] = []
     for side in (g, a):
         if isinstance(side, Items):
             sides.append(list(side.parts))
@@ -383,8 +383,8 @@ def _equal_items(g: Any, a: Any) -> bool | None:
             return same_real_set(whole[0], whole[1])
         return False
     if any(isinstance(s, Braces) for s in (g, a)):
-        sides = [_distinct(s) for s in sides]  # type: ignore[arg-type]
-    if _match_all(sides[0], sides[1]):  # type: ignore[arg-type]
+        sides = [_distinct(s) for s in sides]
+    if _match_all(sides[0], sides[1]):
         return True
     return _equal_item_sets(g, a)
 

@@ -65,7 +65,7 @@ class Extraction:
     rule: str
 
 
-def extract(response: str, *, profile: Profile = "lenient", think_open: bool = False) -> Extraction | None:
+def extract(response: str | None, *, profile: Profile = "lenient", think_open: bool = False) -> Extraction | None:
     """The final answer of a response, or None. `think_open`: the prompt itself ended in `<think>`."""
     if not isinstance(response, str):
         return None

@@ -101,7 +101,7 @@ def _load_second_reader() -> None:
     with contextlib.suppress(ImportError):
         from math_verify import LatexExtractionConfig, parse
 
-        parse("\\boxed{\\frac{1}{2}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)  # type: ignore[arg-type]
+        parse("\\boxed{\\frac{1}{2}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
 
 
 def _serve(requests: int, replies: int, settings: dict[str, Any]) -> None:

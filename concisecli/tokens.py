@@ -311,7 +311,7 @@ _PAIR = {
 }
 
 
-def pairs(found: list[Token] | tuple[Token, ...]) -> dict[int, int] | None:
+def pairs(found: Sequence[Token]) -> dict[int, int] | None:
     """Opening index -> closing index. Round and square ones may close each other (half-open intervals); None where
     the brackets do not balance (sympy#17874: a parser that drops the tail would accept)."""
     stack: list[int] = []

@@ -28,7 +28,7 @@ _local = threading.local()
 def _context(digits: int) -> Any:
     contexts = _local.__dict__.setdefault("contexts", {})
     if digits not in contexts:
-        from mpmath.ctx_mp import MPContext
+        from mpmath.ctx_mp import MPContext  # type: ignore[import-untyped]
 
         contexts[digits] = MPContext()
         contexts[digits].dps = digits
