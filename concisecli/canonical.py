@@ -46,7 +46,11 @@ COSMETIC = words_of(
 )
 FENCES = re.compile(r"\\[()\[\]]|\$|\\\\(?:\[[^\]]*\])?|(?<!\\)&|~|\\[,;:! ]")
 COMMAND = re.compile(r"\\([a-zA-Z]+)\*?|\\(.)", re.DOTALL)
-HYPHEN_AFTER_FORMULA = re.compile(r"(\$|\\\))-(?=[A-Za-z]{3})")
+FORMULA = re.compile(r"\$[^$]{1,400}\$|\\\(.{1,400}?\\\)|\\\[.{1,800}?\\\]", re.DOTALL)
+PRODUCT_OF_LETTERS = re.compile(r"(?<![\\a-zA-Z{])[a-z]{2,3}(?![a-zA-Z}])")  # not \\name, not inside \\text{name}
+POINTS = re.compile(r"(?<![A-Za-z\\])[A-Z](?: [A-Z])+(?![A-Za-z])")
+HYPHEN_AFTER_FORMULA = re.compile(r"(\$|\\\))\s*-(?=[A-Za-z]{3})")
+DISPLAY = re.compile(r"\\(?:begin|end)\{(?:equation|align(?:ed)?|gather(?:ed)?|split|multline|eqnarray|center)\*?\}")
 DEGREE = re.compile(r"\^\s*(?:\{\s*)?(deg|')(?:\s*\})?")
 THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,|\\!,|,\\!)(?=\d{3}(?!\d))")
 SINGLE = re.compile(r"\{\s*([A-Za-z0-9.]+|[+-]\s*\d+)\s*\}")
@@ -176,8 +180,12 @@ def _tokens(text: str) -> tuple[str, ...]:
         text = _ascii(text.translate(SUBSCRIPTS))
     if text.isupper():
         text = text.lower()
+    if "\\begin" in text:
+        text = DISPLAY.sub(" ", text)
     if "\\" in text or "$" in text:
         text = HYPHEN_AFTER_FORMULA.sub(r"\1 ", MONEY.sub(" ", text))
+    if "$" in text or "\\(" in text or "\\[" in text:
+        text = FORMULA.sub(_letters_apart, text)
     if "'" in text:
         text = APOSTROPHE.sub("", text)
     text = FENCES.sub(" ", THOUSANDS.sub("", text.replace("**", " ")))
@@ -240,6 +248,13 @@ def _command(match: re.Match[str]) -> str:
     if name in COSMETIC:
         return " "
     return f" {RELATIONS.get(name, name)} "
+
+
+def _letters_apart(match: re.Match[str]) -> str:
+    """A formula with products of variables as single letters and points of a figure as one name: `k x`, `ABC`."""
+    text = match.group()
+    text = PRODUCT_OF_LETTERS.sub(lambda m: " ".join(m.group()) if m.group() not in FUNCTIONS else m.group(), text)
+    return POINTS.sub(lambda m: m.group().replace(" ", ""), text)
 
 
 def _fraction(match: re.Match[str]) -> str:

@@ -26,11 +26,12 @@ ANSWER_FORM = re.compile(
     r"(?:the |your )?(?:original )?answer (?:is |can be |should be )?(?:given |expressed |written )?"
     r"(?:in|as|of)\b[^.]*\.?"
     r"|(?:please |and )?(?:provide|give|report|write|express|enter|submit|leave) (?:me )?(?:the |your |its )?"
-    r"(?:final )?(?:answer|value|sum|result)?\b[^.]*$"
+    r"(?:final )?(?:answer|value|sum|result)?\b[^.]*\.?$"
     r"|(?:can|may) be (?:written|expressed) (?:uniquely )?(?:in the form|as)"
     r"|,?\s*(?:where|with|for|such that|if)\s+\S{1,12}(?:\s*,\s*\S{1,8})*\s*,?\s*and\s+\S{1,12}\s+are\s+"
     r"(?:pairwise |relatively |prime |coprime |positive |integers|numbers|and |distinct )+"
     r"|is not divisible by the square of any prime"
+    r"|(?:is |equals |as )?\$?\\?[dt]?frac\s*\{?\s*[a-z]\s*\}?\s*\{?\s*[a-z]\s*\}?\$?"
     r"|(?:find|compute|what is|determine|evaluate|calculate)?\s*(?:the value of )?"
     r"\$?\s*[a-zA-Z](?:\s*[+*]\s*[a-zA-Z]){1,3}\s*\$?[.?]?$",
     re.IGNORECASE,
@@ -39,8 +40,9 @@ ASKS = re.compile(
     r"\?|？|\b(?:find|determine|compute|calculate|evaluate|what|how (?:many|much))\b|求|多少", re.IGNORECASE
 )
 SENTENCE_END = re.compile(r"(?<=[.!?。？！])(?<!\b[A-Z]\.)\s+|(?<=[。？！])|\n\n")
+MILD = canonical.words_of("positive real integer all each any some and or same total distinct none exactly")
 OPERATORS = ("+", "-", "*", "/", "^", "<", ">", "<=", ">=", "!=", "=", "!", "sqrt", "%")
-INSERTED = canonical.words_of("not no never without except even odd prime distinct consecutive nonnegative")
+INSERTED = canonical.words_of("not no never without except even odd prime distinct consecutive nonnegative or")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Wording:
     def __init__(self, text: str) -> None:
         words = canonical.tokens(FIGURE_CODE.sub(" ", text))
         self.content = canonical.content(words)
-        self.quantities = canonical.quantities(words)
+        self.quantities = tuple(q for q in canonical.quantities(words) if q != "=")  # `O = (0,0)` and `O(0,0)`
         self.numbers = tuple(w for w in self.quantities if w[:1].isdigit())
         self.shingles = frozenset(canonical.shingles(self.content, 3))
         self.count = Counter(self.content)
@@ -95,10 +97,12 @@ class SuiteIndex:
         self.same: dict[tuple[str, ...], EvalProblem] = {}
         self.where: dict[str, list[int]] = defaultdict(list)
         self.by_numbers: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        self.by_quantities: dict[tuple[str, ...], list[int]] = defaultdict(list)
         frequency = Counter(s for part in self.parts for s in part.wording.shingles)
         for at, part in enumerate(self.parts):
             if part.whole:
                 self.same.setdefault(part.wording.content, part.of)
+                self.by_quantities[part.wording.quantities].append(at)
                 for i in range(min(3, len(part.wording.numbers) - MIN_NUMBERS + 1)):
                     self.by_numbers[part.wording.numbers[i : i + MIN_NUMBERS]].append(at)
             for shingle in sorted(part.wording.shingles, key=lambda s: (frequency[s], s))[:RAREST]:
@@ -118,6 +122,8 @@ class SuiteIndex:
         found = {at for at, n in shared.items() if n >= min(RAREST, len(self.parts[at].wording.shingles)) * 0.2}
         for i in range(len(row.numbers) - MIN_NUMBERS + 1):
             found.update(self.by_numbers.get(row.numbers[i : i + MIN_NUMBERS], ()))
+        if row.quantities in self.by_quantities:
+            found.update(self.by_quantities[row.quantities])
         return sorted(found)
 
     def _judge(self, part: Part, row: Wording) -> Hit | None:
@@ -129,6 +135,8 @@ class SuiteIndex:
                 rule, share = "whole inside", 1.0
             elif share >= self.containment and _agrees(eval_words, row):
                 rule = "most inside"
+            elif (share >= 0.4 and _reordered(eval_words, row)) or _shuffled(eval_words, row):
+                rule = "same quantities, other order"
             elif (
                 share >= 0.3
                 and _paraphrased(eval_words, row, 3 if share >= 0.8 else 1)
@@ -146,6 +154,9 @@ def _parts(problem: EvalProblem) -> list[Part]:
         return []
     body, question = split_question(problem.text)
     parts = [Part(problem, True, whole, Wording(question))]
+    plain = Wording(f"{body} {question}")
+    if MIN_INSIDE < len(plain.content) < len(whole.content):
+        parts.append(Part(problem, True, plain, Wording(question)))
     inside = Wording(body)
     if len(inside.content) >= MIN_BODY and sum(w.isalpha() and len(w) > 1 for w in inside.content) >= 6:
         parts.append(Part(problem, False, inside, Wording(question)))
@@ -165,10 +176,33 @@ def _agrees(part: Wording, row: Wording) -> bool:
     """Quantities are there in their order, and no word that changes the question is missing or put in."""
     if not inside(part.quantities, row.quantities):
         return False
-    if any((word in CRITICAL or word.isupper()) and word not in row.count for word in part.count):
+    if _changes_the_question(part, row) or any(word.isupper() and word not in row.count for word in part.count):
         return False
     near = len(row.content) <= 1.25 * len(part.content)
     return not (near and any(word in INSERTED for word in row.count - part.count))
+
+
+def _changes_the_question(part: Wording, row: Wording) -> bool:
+    """Whether a telling word of the eval problem is gone: one rarely left out, or one with another in its place."""
+    lost = {word for word in part.count if word in CRITICAL and word not in row.count}
+    return bool(lost - MILD) or (bool(lost) and any(w in CRITICAL and w not in part.count for w in row.count))
+
+
+def _reordered(part: Wording, row: Wording) -> bool:
+    """All quantities in their order, the row no longer than half as much again, and next to no word missing."""
+    if len(part.quantities) < 8 or len(row.content) > 1.5 * len(part.content) or not _agrees(part, row):
+        return False
+    return (part.count - row.count).total() <= 0.2 * len(part.content)
+
+
+def _shuffled(part: Wording, row: Wording) -> bool:
+    """The same quantities, in their order, and the same words in another one."""
+    if part.quantities != row.quantities or sum(w.isalpha() and len(w) > 1 for w in part.content) < 4:
+        return False
+    missing, extra = (part.count - row.count).total(), (row.count - part.count).total()
+    if any(w in INSERTED for w in row.count - part.count):
+        return False
+    return missing + extra <= 0.15 * len(part.content) and not _changes_the_question(part, row)
 
 
 def _asks_the_same(question: Wording, row: Wording) -> bool:
@@ -190,16 +224,14 @@ def _paraphrased(part: Wording, row: Wording, more_numbers: int) -> bool:
     lost, put_in = ({op for op in OPERATORS if a.count[op] > b.count[op]} for a, b in ((part, row), (row, part)))
     if lost and put_in:  # one operator in place of another
         return False
-    fewer = sum(max(part.count[op] - row.count[op], 0) for op in lost if op != "=")
+    fewer = sum(max(part.count[op] - row.count[op], 0) for op in lost if op not in "=-")  # a minus may be a hyphen
     if fewer > (0.2 * len(part.quantities) if len(part.quantities) >= 40 else 0):
+        return False
+    if len(row.content) <= 1.25 * len(part.content) and any(w in INSERTED for w in row.count - part.count):
         return False
     plain = Counter({w: n for w, n in part.count.items() if w.isalpha() and len(w) > 1})
     missing = plain - row.count
-    return (
-        plain.total() >= 6
-        and missing.total() <= 0.4 * plain.total()
-        and not any(w in CRITICAL and w not in row.count for w in plain)
-    )
+    return plain.total() >= 6 and missing.total() <= 0.4 * plain.total() and not _changes_the_question(part, row)
 
 
 def inside(part: Sequence[str], of: Sequence[str]) -> bool:

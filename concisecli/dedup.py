@@ -27,21 +27,21 @@ SameAnswers = Callable[[Sequence[tuple[str, str]]], list[bool]]  # which pairs o
 
 # Where one of these is in one text and not in the other, the texts ask for different things.
 CRITICAL = canonical.words_of(
-    "increased decreased increase decrease gain loss profit cone cylinder pyramid prism tetrahedron octahedron "
-    "parallelogram trapezoid rhombus kite ellipse parabola hyperbola divided multiplied added subtracted double "
-    "triple halved not no never neither nor interior exterior consecutive without with except only even odd max min "
-    "maximum minimum maximal minimal largest smallest greatest least most more less fewer greater smaller larger "
-    "biggest highest lowest positive negative nonnegative nonpositive nonzero increasing decreasing before after "
-    "first last second third fourth fifth sixth left right up down upper lower north south east west inside outside "
-    "inscribed circumscribed sum difference product quotient ratio area perimeter circumference volume surface radius "
-    "diameter replacement real integer rational irrational complex prime composite distinct same different row column "
-    "horizontal vertical mean median mode range union intersection arithmetic geometric harmonic convex concave "
-    "clockwise counterclockwise ascending descending closed open sine cosine tangent acute obtuse equal unequal "
-    "divisible multiple factor divisor digit square cube root sphere circle triangle rectangle hexagon pentagon "
-    "octagon or and any all some none each average total remainder permutation combination ordered unordered labeled "
-    "unlabeled parallel perpendicular edge vertex face side angle bisector altitude centroid incenter circumcenter "
-    "orthocenter domain solution day week month year hour minute january february march april may june july august "
-    "september october november december monday tuesday wednesday thursday friday saturday sunday"
+    "hundred thousand million increased decreased increase decrease gain loss profit cone cylinder pyramid prism "
+    "tetrahedron octahedron parallelogram trapezoid rhombus kite ellipse parabola hyperbola divided multiplied added "
+    "subtracted double triple halved not no never neither nor interior exterior consecutive without with except only "
+    "even odd max min maximum minimum maximal minimal largest smallest greatest least most more less fewer greater "
+    "smaller larger biggest highest lowest positive negative nonnegative nonpositive nonzero increasing decreasing "
+    "before after first last second third fourth fifth sixth left right up down upper lower north south east west "
+    "inside outside inscribed circumscribed sum difference product quotient ratio area perimeter circumference volume "
+    "surface radius diameter replacement real integer rational irrational complex prime composite distinct same "
+    "different row column horizontal vertical mean median mode range union intersection arithmetic geometric harmonic "
+    "convex concave clockwise counterclockwise ascending descending closed open sine cosine tangent acute obtuse "
+    "equal unequal divisible multiple factor divisor digit square cube root sphere circle triangle rectangle hexagon "
+    "pentagon octagon or and any all some none each average total remainder permutation combination ordered unordered "
+    "labeled unlabeled parallel perpendicular edge vertex face side angle bisector altitude centroid incenter "
+    "circumcenter orthocenter domain solution day week month year hour minute january february march april may june "
+    "july august september october november december monday tuesday wednesday thursday friday saturday sunday"
 )
 
 
