@@ -100,10 +100,11 @@ def standalone(svg: str) -> str:
     )
 
 
-def _style(name: str) -> dict[str, Any]:
+def _style(name: str) -> Any:
     ink, muted, grid = (_STAND_IN[key] for key in ("ink", "muted", "grid"))
     return {
         "svg.fonttype": "none",
+        "text.parse_math": False,  # a dollar in a name is a dollar
         "svg.hashsalt": name,  # ids of clip paths: equal for equal figures, different between figures of one page
         "font.size": 10.5,
         "axes.titlesize": 10.5,

@@ -19,6 +19,7 @@ from typing import Any
 from concisecli import answers, attempts, dist, scores
 from concisecli.artifacts import json_line, read_json, read_parquet, read_problems, write_json, write_parquet
 from concisecli.config import EvalConfig, GraderConfig
+from concisecli.extraction import extract
 from concisecli.grading import GradeItem, GraderPool
 from concisecli.monitor import note, progress
 from concisecli.policy import load_tokenizer
@@ -125,7 +126,8 @@ def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Pr
     size = max(1, PART_ROLLOUTS // config.samples)
     chunks = [problems[start : start + size] for start in range(0, len(problems), size)]
     paths = [stage.folder / PARTS / f"part-{i:05}.parquet" for i in range(len(chunks))]
-    missing = [i for i in range(len(chunks)) if not paths[i].exists()][dist.rank() :: dist.world()]
+    # By number, not by what is missing: another rank may write a part while this one is looking.
+    missing = [i for i in range(dist.rank(), len(chunks), dist.world()) if not paths[i].exists()]
     if not missing:
         return
     sampling = Sampling(config.temperature, config.top_p, config.min_p, max(config.budgets))
@@ -136,7 +138,7 @@ def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Pr
         sampled = sample_groups(
             engine, tokenizer, chunks[i], sampling, config.prompt, seed=config.seed, step=0, samples=config.samples
         )
-        rows = [
+        rows: list[Row] = [
             {
                 "problem_id": problem.id,
                 "sample": sample,
@@ -188,7 +190,7 @@ def _extracted(row: Row, verdict: Verdict, grader: GraderConfig) -> str | None:
     """The answer that the verdict is about; a custom check names none, so it is looked for."""
     if not grader.custom:
         return verdict.extracted
-    found = answers.extract(row["text"], profile=grader.profile, think_open=row["think_open"])
+    found = extract(row["text"], profile=grader.profile, think_open=row["think_open"])
     return found.text if found else None
 
 
