@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jinja2.exceptions import TemplateError
+
 from concisecli.config import PromptConfig
 from concisecli.policy import stop_ids_of, turn_end_id
 from concisecli.records import ConciseError, Example
@@ -33,7 +35,8 @@ TEMPLATES: dict[str, str] = {
 def prompt_ids(tokenizer: Any, problem: str, config: PromptConfig) -> list[int]:
     """The ids a rollout of `problem` starts from, with exactly the BOS that the template or the tokenizer gives.
 
-    Raises ConciseError for a template that is neither a known name nor a text with {problem}.
+    Raises ConciseError for a template that is neither a known name nor a text with {problem}, and where the chat
+    template refuses the messages.
     """
     text = render(tokenizer, problem, config)
     if _chats(tokenizer, config):
@@ -49,7 +52,12 @@ def render(tokenizer: Any, problem: str, config: PromptConfig) -> str:
         return f"{config.system}\n\n{text}" if config.system else text
     messages = [{"role": "system", "content": config.system}] if config.system else []
     messages.append({"role": "user", "content": text})
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except TemplateError as error:  # some refuse a system message
+        raise ConciseError(
+            f"the model's chat template refuses the prompt ({error}); leave prompt.system out, or set prompt.chat: false"
+        ) from error
 
 
 def opens_think(tokenizer: Any, config: PromptConfig) -> bool:

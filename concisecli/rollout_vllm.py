@@ -112,7 +112,7 @@ class VllmEngine:
         logprobs = tuple(at[token].logprob for token, at in zip(ids, output.logprobs, strict=True))
         ended = output.finish_reason == "stop"
         text = self.tokenizer.decode(
-            ids[:-1] if ended else ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            list(ids[:-1] if ended else ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return Completion(ids, logprobs, str(text), "stop" if ended else "length")
 
@@ -128,7 +128,7 @@ def _start(config: VllmConfig, model: Path, *, cpu: bool) -> Any:
     try:
         return LLM(
             str(model),
-            dtype=config.dtype,
+            dtype=_saved_dtype(model) if cpu and config.dtype == "auto" else config.dtype,
             max_model_len=config.max_model_len,
             max_num_seqs=config.max_num_seqs,
             tensor_parallel_size=config.tensor_parallel_size,
@@ -143,6 +143,13 @@ def _start(config: VllmConfig, model: Path, *, cpu: bool) -> Any:
         )
     except ValueError as error:
         raise ConciseError(f"{model}: vLLM refuses the model ({str(error).strip().splitlines()[0]})") from error
+
+
+def _saved_dtype(model: Path) -> str:
+    """What `auto` means on CPU: vLLM's own rule would halve a float32 model that is trained in float32 beside it."""
+    from transformers import AutoConfig
+
+    return str(AutoConfig.from_pretrained(str(model)).dtype or torch.float32).removeprefix("torch.")
 
 
 def _save(weights: dict[str, torch.Tensor], file: Path) -> None:

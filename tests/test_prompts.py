@@ -96,6 +96,14 @@ def test_a_chat_template_wraps_system_and_user(tokenizer: Any) -> None:
     )
 
 
+def test_a_chat_template_that_refuses_a_system_message_says_what_to_do(tokenizer: Any) -> None:
+    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    chatml(tokenizer).chat_template = refusing + CHATML
+    assert prompts.render(tokenizer, "1+1", CHAT)
+    with pytest.raises(ConciseError, match=r"refuses the prompt \(no system role\); leave prompt\.system out"):
+        prompts.render(tokenizer, "1+1", PromptConfig(system="Be brief."))
+
+
 def test_without_a_chat_template_the_system_text_stands_before(tokenizer: Any) -> None:
     assert prompts.render(tokenizer, "1+1", PromptConfig(template="raw", system="Be brief.")) == "Be brief.\n\n1+1"
 

@@ -24,7 +24,7 @@ PROBE = [20, 30, 40, 50]
 
 
 def session(model: Path) -> dict[str, Any]:
-    engine = make_engine(VllmConfig(dtype="float32", max_num_seqs=16, max_model_len=96, enforce_eager=True), model)
+    engine = make_engine(VllmConfig(max_num_seqs=16, max_model_len=96, enforce_eager=True), model)
     engine.stop = (*range(0, 140, 20), *engine.stop)  # type: ignore[attr-defined]
     trained = load_model(model)
     first = engine.generate(PROMPTS, TEMPERATURE, SEEDS)
