@@ -56,7 +56,8 @@ def render(tokenizer: Any, problem: str, config: PromptConfig) -> str:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except TemplateError as error:  # some refuse a system message
         raise ConciseError(
-            f"the model's chat template refuses the prompt ({error}); leave prompt.system out, or set prompt.chat: false"
+            f"the model's chat template refuses the prompt ({error}); leave prompt.system out, or set prompt.chat: "
+            "false"
         ) from error
 
 
