@@ -6,6 +6,7 @@ difference that is not zero at 30 digits is a difference (its own tolerance is a
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +32,7 @@ def second_reader(gold: str, answer: str) -> tuple[bool, str]:
         return False, "unreadable"
     try:
         before_second_reader()
+        logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that the limit of time is ours to keep
         from math_verify import verify
 
         parsed = [_covered_parse(side) for side in (gold, answer)]
