@@ -373,6 +373,20 @@ class MineConfig(StageConfig):
     prompt: PromptConfig = PromptConfig()
 
 
+class DistillConfig(StageConfig):
+    """SFT examples by a teacher: `sampling.group_size` solutions a problem, of which correct ones are kept."""
+
+    keep: Literal["shortest", "random"] = "shortest"
+    per_problem: int = Field(1, ge=1)  # examples kept of one problem
+    max_tokens: int | None = Field(None, ge=1)  # longer solutions are not kept; None: any that ended by itself
+    limit: int | None = Field(None, ge=1)  # problems asked, the first so many
+    chunk_problems: int = runtime(64, ge=1)  # problems between two points from which a rerun goes on
+    sampling: SamplingConfig = SamplingConfig()
+    engine: EngineConfig = HfConfig()
+    grader: GraderConfig = GraderConfig()
+    prompt: PromptConfig = PromptConfig()
+
+
 class EvalConfig(StageConfig):
     budgets: tuple[int, ...] = (4096,)
     samples: int = Field(32, ge=1)

@@ -1,81 +1,91 @@
-"""What commands print: the line and the record of a stage, and rows of an artifact."""
+"""What `data show` shows of an artifact: rows, dropped rows by reason, and the tokens that a model will see."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from concisecli.artifacts import iter_jsonl, read_parquet
-from concisecli.pipeline import Outcome
-from concisecli.records import ConciseError, UsageError
-from concisecli.store import MANIFEST, read_manifest
+from concisecli import tables
+from concisecli.artifacts import example_of, iter_jsonl, problem_of, read_parquet
+from concisecli.config import PromptConfig
+from concisecli.records import ConciseError
 
-# --- stages -----------------------------------------------------------------------------------------------------------
-
-
-def line_of(outcome: Outcome, width: int) -> str:
-    parts = [f"{outcome.stage:<{width}}  {outcome.line}"]
-    if outcome.outputs:
-        parts.append(str(outcome.folder))
-    return "  ".join([*parts, *values_of(outcome.metrics)])
+DROPPED = "dropped.jsonl.zst"
+TABLES = ("problems.parquet", "examples.parquet")
 
 
-def values_of(metrics: Mapping[str, Any]) -> list[str]:
-    """The numbers among the metrics as "name value"."""
-    return [
-        f"{name} {number(value)}"
-        for name, value in metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
+@dataclass(frozen=True, slots=True)
+class ShownToken:
+    """One token of a row: what it says, its id, and whether it carries loss."""
+
+    text: str
+    id: int
+    loss: bool
 
 
-def number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
+def files_of(artifact: Path) -> list[Path]:
+    """The tables of an artifact: of a stage's folder, or the file itself."""
+    if artifact.is_file():
+        return [artifact]
+    found = [artifact / name for name in TABLES if (artifact / name).exists()]
+    if not found:
+        raise ConciseError(
+            f"{artifact} holds neither {' nor '.join(TABLES)}; name the folder of a data stage or a file"
+        )
+    return found
 
 
-def as_record(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "stage": outcome.stage,
-        "kind": outcome.kind,
-        "action": outcome.action,
-        "reason": outcome.reason,
-        "folder": str(outcome.folder) if outcome.folder else None,
-        "outputs": {name: str(path) for name, path in outcome.outputs.items()},
-        "metrics": dict(outcome.metrics),
-    }
+def rows(artifact: Path, *, limit: int = 10, skip: int = 0, containing: str = "") -> list[dict[str, Any]]:
+    """Rows of the artifact's tables as they are stored; with `containing`, those that hold a text."""
+    found = (row for path in files_of(artifact) for row in _stored(path) if containing in str(row))
+    return list(islice(found, skip, skip + limit))
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+def _stored(path: Path) -> Iterator[dict[str, Any]]:
+    if path.suffix == ".jsonl":
+        return iter_jsonl(path)
+    if path.suffix == ".zst":
+        return iter(tables.read_dropped(path))
+    return iter(read_parquet(path))
 
 
-def rows_of(artifact: Path, *, dropped: bool = False) -> list[dict[str, Any]]:
-    """The rows of a parquet or JSONL file (.zst too), or of the first such output of a finished stage's folder."""
-    if artifact.is_dir():
-        artifact = readable_output(artifact, dropped)
-    if not artifact.is_file():
-        raise UsageError(f"there is no file {artifact}")
-    if artifact.suffix == ".zst":
-        from concisecli.stages.data import read_dropped
-
-        return list(read_dropped(artifact))
-    return read_parquet(artifact) if artifact.suffix == ".parquet" else list(iter_jsonl(artifact))
+def dropped_counts(artifact: Path) -> dict[str, int]:
+    """How many rows went for each reason, most frequent first."""
+    counts = Counter(row["reason"] for row in tables.read_dropped(_dropped_file(artifact)))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def readable_output(folder: Path, dropped: bool) -> Path:
-    if not (folder / MANIFEST).is_file():
-        raise ConciseError(f"{folder} is not the folder of a finished stage; give a parquet or JSONL file")
-    outputs = read_manifest(folder / MANIFEST).outputs
-    if dropped:
-        if "dropped" not in outputs:
-            raise ConciseError(f"{folder} holds no dropped rows; it made {', '.join(outputs)}")
-        return folder / outputs["dropped"].path
-    readable = [folder / o.path for o in outputs.values() if o.path.endswith((".parquet", ".jsonl"))]
-    if not readable:
-        raise ConciseError(f"{folder} holds no parquet or JSONL file among its outputs")
-    return readable[0]
+def dropped(artifact: Path, reason: str | None = None, *, limit: int = 10) -> list[dict[str, Any]]:
+    """Dropped rows, of one reason or of all: source, place, reason, detail, row."""
+    found = (row for row in tables.read_dropped(_dropped_file(artifact)) if reason in (None, row["reason"]))
+    return list(islice(found, limit))
 
 
-def text_of_row(number: int, row: dict[str, Any]) -> str:
-    lines = [f"{name:>12}  {value}" for name, value in row.items() if value not in (None, "", "{}")]
-    return "\n".join([f"--- row {number}", *lines])
+def _dropped_file(artifact: Path) -> Path:
+    path = artifact / DROPPED if artifact.is_dir() else artifact
+    if not path.exists():
+        raise ConciseError(f"{path} does not exist; a synthetic source drops no rows")
+    return path
+
+
+def tokens(row: dict[str, Any], tokenizer: Any, prompt: PromptConfig) -> list[ShownToken]:
+    """The row as the model will see it: a problem's prompt, or an example with its loss mask, token by token."""
+    from concisecli.prompts import example_ids, prompt_ids
+
+    if "response" in row:
+        ids, mask = example_ids(tokenizer, example_of(row, "row"), prompt)
+    elif "prompt" in row:
+        ids = prompt_ids(tokenizer, problem_of(row, "row").prompt, prompt)
+        mask = [False] * len(ids)
+    else:
+        raise ConciseError("the row has neither a prompt nor a response; show a problems or examples table")
+    return [ShownToken(tokenizer.decode([i]), i, loss) for i, loss in zip(ids, mask, strict=True)]
+
+
+def marked(shown: list[ShownToken]) -> str:
+    """One line of tokens, those that carry loss in brackets."""
+    return "".join(f"[{t.text}]" if t.loss else t.text for t in shown)

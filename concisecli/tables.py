@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
+from concisecli import sources
 from concisecli.artifacts import atomic_write, canonical_json, json_line
+from concisecli.config import FileSource
 from concisecli.records import Example, Problem
 
 BUFFERED = 4096
@@ -71,3 +76,31 @@ class TableWriter:
         if kind is None:
             self._flush()
         self.stack.__exit__(kind, error, at)
+
+
+class DroppedWriter:
+    """dropped.jsonl.zst: one line a dropped row, written as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, 0
+
+    def __enter__(self) -> DroppedWriter:
+        self.stack = ExitStack()
+        temporary = self.stack.enter_context(atomic_write(self.path))
+        file = self.stack.enter_context(temporary.open("wb"))
+        self.stream = self.stack.enter_context(zstandard.ZstdCompressor(level=6).stream_writer(file))
+        return self
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.stream.write(json_line(record).encode())
+        self.rows += 1
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
+
+
+def read_dropped(path: Path) -> Iterable[dict[str, Any]]:
+    """The records of dropped.jsonl.zst."""
+    for row in sources.read("dropped", FileSource(path=path, format="jsonl")):
+        if isinstance(row, sources.RawRow):
+            yield row.fields

@@ -6,19 +6,15 @@ Writes problems.parquet and/or examples.parquet, dropped.jsonl.zst, data_card.md
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from concisecli import exports, recipes, sources
 from concisecli.artifacts import (
-    atomic_write,
     example_schema,
     iter_jsonl,
-    json_line,
     problem_schema,
     write_examples,
     write_jsonl,
@@ -29,7 +25,7 @@ from concisecli.card import Counts, all_overlaps, card
 from concisecli.config import DataConfig
 from concisecli.parts import drop_record
 from concisecli.records import Example, Problem, StageResult, StageRun
-from concisecli.tables import TableWriter
+from concisecli.tables import DroppedWriter, TableWriter
 
 PARTS = "parts"
 
@@ -151,33 +147,3 @@ def _metrics(gathered: recipes.Gathered, counts: Counts, revisions: dict[str, st
     pinned = {name: revision for name, revision in revisions.items() if revision}
     return {"read": read, "kept": kept, "verified": counts.verified, "dropped": dict(sorted(reasons.items())),
             **({"revisions": pinned} if pinned else {})}  # fmt: skip
-
-
-class DroppedWriter:
-    """dropped.jsonl.zst: one line a dropped row, written as they come."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, 0
-
-    def __enter__(self) -> DroppedWriter:
-        self.stack = ExitStack()
-        temporary = self.stack.enter_context(atomic_write(self.path))
-        file = self.stack.enter_context(temporary.open("wb"))
-        self.stream = self.stack.enter_context(zstandard.ZstdCompressor(level=6).stream_writer(file))
-        return self
-
-    def add(self, record: dict[str, Any]) -> None:
-        self.stream.write(json_line(record).encode())
-        self.rows += 1
-
-    def __exit__(self, *error: Any) -> None:
-        self.stack.__exit__(*error)
-
-
-def read_dropped(path: Path) -> Iterable[dict[str, Any]]:
-    """The records of dropped.jsonl.zst."""
-    from concisecli.config import FileSource
-
-    for row in sources.read("dropped", FileSource(path=path, format="jsonl")):
-        if isinstance(row, sources.RawRow):
-            yield row.fields
