@@ -182,6 +182,8 @@ def markdown(tables: Mapping[str, Any]) -> str:
         parts += [_settings_line(table), *(_headline(table, suite) for suite in table["suites"])]
     if tables["differences"]:
         parts += ["## Differences, paired by problem", _differences(tables["differences"])]
+    if tables["ablation"]:
+        parts += ["## How the RL stages differ", _ablation(tables["ablation"])]
     if tables["figures"]:
         parts += ["## Figures", *(_picture(figure) for figure in tables["figures"])]
     if tables["examples"] and tables["examples"]["shown"]:
@@ -262,6 +264,14 @@ def _differences(rows: Sequence[Json]) -> str:
             for row in rows
         ],
     )
+
+
+def _ablation(found: Json) -> str:
+    rows = [[f"`{row['setting']}`", *(number(v) for v in row["values"])] for row in found["settings"]]
+    for row in found["results"]:
+        form = percent if row["metric"] == "pass_at_1" else tokens
+        rows.append([row["label"], *(NONE if v is None else f"**{form(v['value'])}**" for v in row["values"])])
+    return _table(["setting", *(s["stage"] for s in found["stages"])], rows)
 
 
 def _interval(value: Json, form: Any) -> str:

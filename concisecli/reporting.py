@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from concisecli import comparison
@@ -19,6 +19,7 @@ class Evaluation:
     model: str
     scores: Json
     manifest: Json = field(default_factory=dict)
+    run: str = ""
 
     @property
     def overall(self) -> Json:
@@ -40,6 +41,7 @@ class Training:
     parent: str
     rows: list[Json]
     manifest: Json = field(default_factory=dict)
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,23 @@ class Settings:
 
 _SAME = ("temperature", "top_p", "min_p", "samples", "budgets")
 _SHORT = {"temperature": "T", "top_p": "top-p", "min_p": "min-p", "samples": "n", "budgets": "budgets"}
+
+
+def told_apart(
+    evaluations: Sequence[Evaluation], trainings: Sequence[Training]
+) -> tuple[list[Evaluation], list[Training]]:
+    """The same with the run's name put before the names that stand for something in several runs."""
+    runs_of: dict[str, set[str]] = {}
+    for name, run in [*((e.model, e.run) for e in evaluations), *((t.stage, t.run) for t in trainings)]:
+        runs_of.setdefault(name, set()).add(run)
+
+    def named(name: str, run: str) -> str:
+        return f"{run}/{name}" if len(runs_of.get(name, ())) > 1 else name
+
+    return (
+        [replace(e, model=named(e.model, e.run)) for e in evaluations],
+        [replace(t, stage=named(t.stage, t.run), parent=named(t.parent, t.run)) for t in trainings],
+    )
 
 
 def by_settings(evaluations: Sequence[Evaluation]) -> list[Settings]:
@@ -106,6 +125,9 @@ def headline(groups: Sequence[Settings]) -> list[Json]:
     ]
 
 
+ENDINGS = ("finished", "truncated", "no_answer", "timeout", "error", "repeated", "empty_think", "answer_only")
+
+
 def _headline_row(evaluation: Evaluation, suites: Sequence[str], first: Evaluation) -> Json:
     cells = {}
     for suite in suites:
@@ -118,10 +140,10 @@ def _headline_row(evaluation: Evaluation, suites: Sequence[str], first: Evaluati
                 "length": found["length"],
                 "length_percent": _change(start, found) if start and evaluation is not first else None,
                 "budgets": found["budgets"],
-                "truncated": found["truncated"],
-                "answer_only": found["answer_only"],
-                "repeated": found["repeated"],
+                **{name: found[name] for name in ENDINGS},
+                "precision": found["precision"],
                 "tokens_per_correct": found["tokens_per_correct"],
+                "reflection_per_response": found["reflection_per_response"],
                 "problems": found["problems"],
                 "rollouts": found["rollouts"],
             }
@@ -130,6 +152,55 @@ def _headline_row(evaluation: Evaluation, suites: Sequence[str], first: Evaluati
 
 def _change(before: Json, after: Json) -> float:
     return float(100 * (after["length"]["value"] / before["length"]["value"] - 1))
+
+
+def breakdowns(groups: Sequence[Settings]) -> list[Json]:
+    """Tables by subject and by the number of an AIME problem, with GRPO-LEAD's columns, where there are such."""
+    tables = []
+    for group in groups:
+        for name in ("subject", "problem_number"):
+            rows = [
+                {"model": e.model, **{column: part[column] for column in BREAKDOWN_COLUMNS}}
+                for e in group.evaluations
+                for part in e.scores["by"].get(name, [])
+            ]
+            if rows:
+                tables.append({"label": group.label, "by": name.replace("_", " "), "rows": rows})
+    return tables
+
+
+BREAKDOWN_COLUMNS = (
+    "value",
+    "problems",
+    "cons_at_k",
+    "mean_correct",
+    "mean_answered",
+    "precision",
+    "pass_at_1",
+    "length",
+)
+
+
+def ablation(trainings: Sequence[Training], groups: Sequence[Settings]) -> Json | None:
+    """The settings in which the RL stages differ from each other, and what came of it: one column a stage. None where
+    nothing differs."""
+    stages = [t for t in trainings if t.kind == "train" and t.manifest.get("config")]
+    configs = [flat(t.manifest["config"]) for t in stages]
+    names = list(dict.fromkeys(name for config in configs for name in config))
+    differing = [name for name in names if len({str(config.get(name)) for config in configs}) > 1]
+    if not differing:
+        return None
+    results = []
+    for group in groups:
+        found = {e.model: e.overall for e in group.evaluations}
+        for label, metric in (("Pass@1", "pass_at_1"), ("Len", "length")):
+            values = [found[t.stage][metric] if t.stage in found else None for t in stages]
+            results.append({"label": f"{label} at {group.label}", "metric": metric, "values": values})
+    return {
+        "stages": [{"stage": t.stage, "from": t.parent} for t in stages],
+        "settings": [{"setting": name, "values": [config.get(name) for config in configs]} for name in differing],
+        "results": results,
+    }
 
 
 def parents_of(trainings: Sequence[Training]) -> dict[str, str]:
@@ -176,41 +247,44 @@ def _record(one: comparison.Comparison) -> Json:
 
 def lineage(manifests: Sequence[Json]) -> list[Json]:
     """Every stage behind the report with what it read and made, makers before users."""
-    made_by = {m["stage"]: m for m in manifests}
-    order: list[str] = []
+    makers = {output["sha256"]: m for m in manifests for output in m.get("outputs", {}).values()}
+    order: dict[str, Json] = {}
 
-    def visit(stage: str) -> None:
-        if stage in order or stage not in made_by:
+    def visit(manifest: Json) -> None:
+        if manifest["key"] in order:
             return
-        for reference in _references(made_by[stage]):
-            visit(reference.split(".")[0])
-        order.append(stage)
+        for digest in read_by(manifest):
+            if makers.get(digest, manifest) is not manifest:
+                visit(makers[digest])
+        order[manifest["key"]] = manifest
 
-    for stage in made_by:
-        visit(stage)
-    return [
-        {
-            "stage": stage,
-            "kind": (m := made_by[stage])["kind"],
-            "key": m["key"][:12],
-            "inputs": [
-                {"role": role, "from": reference, "sha256": digest[:12]}
-                for role, references in m.get("sources", {}).items()
-                for reference, digest in zip(references, m["inputs"].get(role, []), strict=False)
-            ],
-            "outputs": [
-                {"name": name, "path": output["path"], "sha256": output["sha256"][:12], "rows": output.get("rows")}
-                for name, output in m.get("outputs", {}).items()
-            ],
-            "metrics": m.get("metrics", {}),
-            "config": m.get("config", {}),
-        }
-        for stage in order
-    ]
+    for manifest in manifests:
+        visit(manifest)
+    return [_link(manifest) for manifest in order.values()]
 
 
-def _references(manifest: Json) -> list[str]:
-    return [reference for references in manifest.get("sources", {}).values() for reference in references]
+def read_by(manifest: Json) -> list[str]:
+    """The content hashes of everything that a stage read."""
+    return [digest for digests in manifest.get("inputs", {}).values() for digest in digests]
+
+
+def _link(manifest: Json) -> Json:
+    return {
+        "stage": manifest["stage"],
+        "kind": manifest["kind"],
+        "key": manifest["key"][:12],
+        "inputs": [
+            {"role": role, "from": reference, "sha256": digest[:12]}
+            for role, references in manifest.get("sources", {}).items()
+            for reference, digest in zip(references, manifest["inputs"].get(role, []), strict=False)
+        ],
+        "outputs": [
+            {"name": name, "path": output["path"], "sha256": output["sha256"][:12], "rows": output.get("rows")}
+            for name, output in manifest.get("outputs", {}).items()
+        ],
+        "metrics": manifest.get("metrics", {}),
+        "config": manifest.get("config", {}),
+    }
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -150,6 +150,39 @@ def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
         report.run(whole)
 
 
+def test_models_of_two_runs_are_told_apart_and_their_settings_compared(tmp_path: Path) -> None:
+    one = toy_run.write_run(tmp_path / "seed0", temperatures=(1.0,))
+    two = toy_run.write_run(tmp_path / "seed1", temperatures=(1.0,))
+    changed = [m | {"config": m["config"] | {"lr": 2e-4}} for m in two.sources["metrics"]]
+    both = replace(
+        one,
+        inputs={role: one.inputs[role] + two.inputs[role] for role in one.inputs},
+        sources={
+            "scores": one.sources["scores"] + two.sources["scores"],
+            "metrics": one.sources["metrics"] + tuple(changed),
+        },
+    )
+    report.run(both)
+    tables = tables_of(both)
+    (table,) = tables["headline"]
+    assert [row["model"] for row in table["rows"]] == [
+        f"{run}/{m}" for run in ("seed0", "seed1") for m in toy_run.MODELS
+    ]
+    steps = [(d["before"], d["after"]) for d in tables["differences"] if d["step"]]
+    assert ("seed1/rl1", "seed1/lgrpo") in steps
+    names = [f"{run}/{m}" for run in ("seed0", "seed1") for m in ("rl1", "lgrpo")]
+    assert [s["stage"] for s in tables["ablation"]["stages"]] == names
+    assert tables["ablation"]["settings"] == [{"setting": "lr", "values": [1e-4, 1e-4, 2e-4, 2e-4]}]
+    (accuracy, _) = tables["ablation"]["results"]
+    cells = {row["model"]: row["suites"]["chains"]["pass_at_1"] for row in table["rows"]}
+    assert accuracy["values"] == [cells[name] for name in names]
+
+
+def test_stages_with_equal_settings_are_not_an_ablation_of_anything(reported: StageRun) -> None:
+    assert tables_of(reported)["ablation"] is None
+    assert "How the RL stages differ" not in (reported.folder / "report.html").read_text()
+
+
 # --- examples ---------------------------------------------------------------------------------------------------------
 
 

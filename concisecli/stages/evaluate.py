@@ -152,6 +152,7 @@ def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Pr
         ]
         write_parquet(paths[i], rows)
         _note(stage.folder, "generate", time.monotonic() - began, tokens=sum(row["length"] for row in rows))
+    engine.sleep()
 
 
 # --- grading ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ the stages that made what those read, found by their content hashes beside them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,13 @@ def run(stage: StageRun) -> StageResult:
     config: ReportConfig = stage.config
     scored = _sources(stage, "scores")
     logged = _sources(stage, "metrics")
-    evaluations = [load_evaluation(path, manifest) for path, manifest in scored]
-    trainings = [load_training(path, manifest) for path, manifest in logged]
+    evaluations, trainings = reporting.told_apart(
+        [load_evaluation(path, manifest) for path, manifest in scored],
+        [load_training(path, manifest) for path, manifest in logged],
+    )
     if not evaluations and not trainings:
         raise ConciseError(f"stage '{stage.name}' has nothing to report; give it `scores` or `metrics` as inputs")
+    runs = dict.fromkeys(path.parent.parent for path, _ in scored + logged)
     slots = reporting.Slots(evaluations, trainings).of
     groups = reporting.by_settings(evaluations)
     parents = reporting.parents_of(trainings)
@@ -35,10 +38,12 @@ def run(stage: StageRun) -> StageResult:
     tables = {
         "title": config.title,
         "headline": reporting.headline(groups),
+        "breakdowns": reporting.breakdowns(groups),
+        "ablation": reporting.ablation(trainings, groups),
         "differences": reporting.differences(groups, parents),
         "figures": [asdict(figure) for figure in drawn],
         "examples": _examples(config, evaluations, [path for path, _ in scored]),
-        "lineage": reporting.lineage(_ancestors(stage.folder, [m for _, m in scored + logged if m])),
+        "lineage": reporting.lineage(_ancestors(runs, [m for _, m in scored + logged if m])),
         "cost": reporting.cost({t.stage: _timings(path) for t, (path, _) in zip(trainings, logged, strict=True)}
                                | {e.stage: _timings(path) for e, (path, _) in zip(evaluations, scored, strict=True)}),
     }  # fmt: skip
@@ -75,12 +80,13 @@ def load_evaluation(path: Path, manifest: Json) -> Evaluation:
     if not isinstance(scores, dict) or scores.get("schema") != SCHEMA:
         raise ConciseError(f"{path} is not a scores.json of this version of concise; run the eval stage again")
     stage = manifest.get("stage") or path.parent.name
-    return Evaluation(stage, _made_by(manifest) or stage, scores, manifest)
+    return Evaluation(stage, _made_by(manifest) or stage, scores, manifest, path.parent.parent.name)
 
 
 def load_training(path: Path, manifest: Json) -> Training:
     stage = manifest.get("stage") or path.parent.name
-    return Training(stage, manifest.get("kind", "train"), _made_by(manifest), list(iter_jsonl(path)), manifest)
+    rows, run = list(iter_jsonl(path)), path.parent.parent.name
+    return Training(stage, manifest.get("kind", "train"), _made_by(manifest), rows, manifest, run)
 
 
 def _made_by(manifest: Json) -> str:
@@ -93,20 +99,18 @@ def _made_by(manifest: Json) -> str:
     return str(reference.split(".")[0])
 
 
-def _ancestors(folder: Path, manifests: Sequence[Json]) -> list[Json]:
+def _ancestors(runs: Iterable[Path], manifests: Sequence[Json]) -> list[Json]:
     """The manifests and those of the stages that made what they read, by the hash of what was read."""
-    beside = [read_json(path) for path in sorted(folder.parent.glob("*/manifest.json"))]
+    beside = [read_json(path) for run in runs for path in sorted(run.glob("*/manifest.json"))]
     makers = {output["sha256"]: m for m in beside for output in m.get("outputs", {}).values()}
     found: dict[str, Json] = {}
     waiting = list(manifests)
     while waiting:
         manifest = waiting.pop()
-        if manifest["stage"] in found:
-            continue
-        found[manifest["stage"]] = manifest
-        read = [digest for digests in manifest.get("inputs", {}).values() for digest in digests]
-        waiting += [makers[digest] for digest in read if digest in makers]
-    return [found[name] for name in sorted(found)]
+        if manifest["key"] not in found:
+            found[manifest["key"]] = manifest
+            waiting += [makers[digest] for digest in reporting.read_by(manifest) if digest in makers]
+    return sorted(found.values(), key=lambda m: (m["stage"], m["key"]))
 
 
 def _examples(config: ReportConfig, evaluations: Sequence[Evaluation], paths: Sequence[Path]) -> Json | None:
