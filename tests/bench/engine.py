@@ -47,7 +47,7 @@ def _row(
     return {
         "name": f"rollouts, {name}",
         "value": ours,
-        "unit": "tokens/s",
+        "unit": "tokens/CPU-s",
         "baseline": theirs,
         "ratio": ours / theirs,
         "note": f"transformers' generate on the same module: {PROMPTS * ROLLOUTS} rollouts, limit {LIMIT}, 1 thread",
@@ -60,14 +60,14 @@ def _chain(index: int) -> str:
 
 
 def _in_turn(*runs: Callable[[], int]) -> list[float]:
-    """Tokens a second of each, in alternation so that both meet the same machine; the median of REPEATS."""
+    """Tokens a CPU-second of each, in alternation so that both meet the same machine; the median of REPEATS."""
     rates: list[list[float]] = [[] for _ in runs]
     for repeat in range(REPEATS + 1):
         for found, measured in zip(rates, runs, strict=True):
-            start = time.perf_counter()
+            start = time.process_time()
             tokens = measured()
             if repeat:  # the first of each warms up
-                found.append(tokens / (time.perf_counter() - start))
+                found.append(tokens / (time.process_time() - start))
     return [statistics.median(found) for found in rates]
 
 
