@@ -102,10 +102,10 @@ def run(
     work(pipeline or pipeline_flag, selection, sets, seed, dry_run, as_json, runs)
 
 
-def stage_command(kind: str, text: str) -> None:
+def stage_command(kind: str, text: str, group: typer.Typer = app) -> None:
     """A command that runs the stages of one kind and has no flags of its own."""
 
-    @app.command(kind, help=text)
+    @group.command(kind, help=text)
     def command(
         pipeline: PipelineFlag = None,
         only: OnlyFlag = None,
@@ -140,6 +140,7 @@ def data_build(
     alone(recipe_pipeline(recipe), ("data",), sets, seed, force, dry_run, as_json, runs)
 
 
+stage_command("distill", "Sample examples from a teacher (the distill stages).", data)
 stage_command("sft", "Supervised fine-tuning (the sft stages).")
 
 
@@ -168,6 +169,8 @@ def evaluate(
     data: Annotated[
         list[str] | None, typer.Option(help="With --model: problems as a file, or a recipe. Repeatable.")
     ] = None,
+    suite: Annotated[str | None, typer.Option(help="With --model: aime24,math500 and so on.")] = None,
+    preset: Annotated[str | None, typer.Option(help="How a paper samples: conciser, lead, lead-7b.")] = None,
     budget: Annotated[list[int] | None, typer.Option(min=1, help="Tokens a response may take. Repeatable.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Rollouts a problem.")] = None,
     regrade: Annotated[
@@ -192,17 +195,20 @@ def evaluate(
 
         print_metrics(*regraded(regrade, out, sets or ()), as_json)
         return
+    from concisecli.standalone import eval_pipeline, preset_sets
+    from concisecli.suites import suites_named
+
     sets = [
+        *(preset_sets(preset) if preset else ()),
         *(sets or ()),
         *([f"budgets={sorted(set(budget))}"] if budget else ()),
         *([f"samples={samples}"] if samples else ()),
     ]
-    if model is None and not data:
+    problems = [*(data or ()), *(suites_named(suite) if suite else ())]
+    if model is None and not problems:
         stages(("eval",), pipeline, only, force, sets, seed, dry_run, as_json, runs)
         return
-    from concisecli.standalone import eval_pipeline
-
-    alone(eval_pipeline(model, data or ()), ("data", "eval"), sets, seed, force, dry_run, as_json, runs, "eval")
+    alone(eval_pipeline(model, problems), ("data", "eval"), sets, seed, force, dry_run, as_json, runs, "eval")
 
 
 stage_command("report", "Tables and figures of what was measured (report stages).")
@@ -289,8 +295,8 @@ def finish(
     flags: str,
 ) -> None:
     """Execute and print: one line a stage as it ends, or one JSON document at the end."""
+    from concisecli.outcomes import as_record, line_of
     from concisecli.pipeline import execute
-    from concisecli.showing import as_record, line_of
 
     width = max(len(name) for name in pipeline.stages)
 
@@ -305,7 +311,7 @@ def finish(
 
 
 def print_metrics(folder: Path, metrics: dict[str, Any], as_json: bool) -> None:
-    from concisecli.showing import values_of
+    from concisecli.outcomes import values_of
 
     if as_json:
         print(json.dumps({"folder": str(folder), "metrics": metrics}, ensure_ascii=False))

@@ -412,6 +412,7 @@ class ReportConfig(StageConfig):
 
 KINDS: dict[str, type[StageConfig]] = {
     "data": DataConfig,
+    "distill": DistillConfig,
     "sft": SftConfig,
     "train": TrainConfig,
     "mine": MineConfig,

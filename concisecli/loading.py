@@ -7,17 +7,16 @@ that a message can name the place whoever said the value. All faults are gathere
 from __future__ import annotations
 
 import os
-import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from concisecli.config import KINDS, SHARED, Config, NewModel, NewModelConfig, Pipeline, StageSpec
 from concisecli.marked import DEFAULT, Marked, merge, parse_value, read_yaml
-from concisecli.naming import nearest, suggestion
+from concisecli.naming import model_classes, nearest, suggestion
 from concisecli.records import UsageError
 
 TOP = ("run", "seed", "threads", "stages", *(k for k in SHARED if k != "seed"))
@@ -351,22 +350,6 @@ def located_reference(text: str, base: Path, names: Sequence[str]) -> str:
 # --- what a type annotation says about a value ------------------------------------------------------------------------
 
 
-def members(annotation: Any) -> Iterator[Any]:
-    """The alternatives of an annotation, unions and Annotated taken apart."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        yield from members(get_args(annotation)[0])
-    elif origin in (Union, types.UnionType):
-        for part in get_args(annotation):
-            yield from members(part)
-    else:
-        yield annotation
-
-
-def models(annotation: Any) -> list[type[BaseModel]]:
-    return [m for m in members(annotation) if isinstance(m, type) and issubclass(m, BaseModel)]
-
-
 def with_default_types(node: Marked, cls: type[BaseModel]) -> Marked:
     """A part of several types that says none has the type of its default: `engine: {batch_rollouts: 64}`."""
     changed = dict(node.value)
@@ -392,12 +375,11 @@ def located(node: Marked, cls: type[BaseModel]) -> Marked:
         part = changed.get(name)
         if part is None:
             continue
-        if Path in members(field.annotation) and isinstance(part.value, str):
+        if Path in (field.annotation, *get_args(field.annotation)) and isinstance(part.value, str):
             full = os.path.abspath(part.base / os.path.expanduser(part.value))
             changed[name] = Marked(full, part.origin, part.base)
         elif get_origin(field.annotation) is dict and part.is_mapping:
-            inner = models(get_args(field.annotation)[1])
-            for model in inner:
+            for model in model_classes(get_args(field.annotation)[1]):
                 part = Marked({k: located(v, model) for k, v in part.value.items()}, part.origin, part.base)
             changed[name] = part
     return Marked(changed, node.origin, node.base)

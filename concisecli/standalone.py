@@ -3,6 +3,7 @@ files, judge again what was sampled."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from concisecli.artifacts import unwritable
-from concisecli.config import EvalConfig, GraderConfig, Pipeline, TrainConfig
+from concisecli.config import EvalConfig, GraderConfig, Pipeline, PromptConfig, TrainConfig
 from concisecli.loading import (
     PIPELINE_FILE,
     TOP,
@@ -25,6 +26,7 @@ from concisecli.marked import Marked, read_yaml
 from concisecli.records import ConciseError, UsageError
 from concisecli.selection import Selection, select
 from concisecli.store import MANIFEST, read_manifest
+from concisecli.suites import preset_named
 
 # --- --set on a stage command -----------------------------------------------------------------------------------------
 
@@ -88,6 +90,12 @@ def is_yaml(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
+def preset_sets(name: str) -> list[str]:
+    """The settings of a preset as overrides."""
+    values = {key: list(v) if isinstance(v, tuple) else v for key, v in preset_named(name).items()}
+    return [f"{key}={json.dumps(value)}" for key, value in values.items()]
+
+
 def stage_name(source: str) -> str:
     """A name for a folder out of a file's name."""
     name = re.sub(r"[^\w-]+", "_", Path(source).stem.partition(".")[0]).strip("_") or "data"
@@ -116,11 +124,20 @@ def train_config(method: str | None, pipeline: Path | None, only: str | None, se
 
 def grader_config(sets: Sequence[str], base: Mapping[str, Any] | None = None) -> GraderConfig:
     """The settings of a grader with overrides such as "profile=strict"."""
-    tree = {"run": "grade", "stages": {"grade": {"uses": "eval", "config": {"grader": dict(base or {})}}}}
-    pipeline, _ = pipeline_of(tree, [f"grade.grader.{text}" for text in sets])
-    config = pipeline.stages["grade"].config
+    return part_of_eval("grader", sets, base).grader
+
+
+def prompt_config(sets: Sequence[str]) -> PromptConfig:
+    """The settings of a prompt with overrides such as "chat=false"."""
+    return part_of_eval("prompt", sets).prompt
+
+
+def part_of_eval(part: str, sets: Sequence[str], base: Mapping[str, Any] | None = None) -> EvalConfig:
+    tree = {"run": "part", "stages": {"eval": {"uses": "eval", "config": {part: dict(base or {})}}}}
+    pipeline, _ = pipeline_of(tree, [f"eval.{part}.{text.removeprefix(f'{part}.')}" for text in sets])
+    config = pipeline.stages["eval"].config
     assert isinstance(config, EvalConfig)
-    return config.grader
+    return config
 
 
 def regraded(folder: Path, out: Path | None, sets: Sequence[str]) -> tuple[Path, dict[str, Any]]:
@@ -133,7 +150,7 @@ def regraded(folder: Path, out: Path | None, sets: Sequence[str]) -> tuple[Path,
         raise UsageError(f"{folder} was made by a stage of kind {manifest.kind}, not by eval")
     from concisecli.stages.evaluate import headline, regrade
 
-    config = grader_config([text.removeprefix("grader.") for text in sets], manifest.config["grader"])
+    config = grader_config(sets, manifest.config["grader"])
     target = out or folder.with_name(f"{folder.name}-regraded")
     return target, headline(regrade(folder, config, target))
 

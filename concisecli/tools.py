@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -83,18 +84,49 @@ def grade(
 
 
 def show(
-    artifact: Annotated[Path, typer.Argument(help="A parquet or JSONL file, or the folder of a finished stage.")],
+    artifact: Annotated[Path, typer.Argument(help="The folder of a data stage, or a parquet or JSONL file.")],
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Rows to print.")] = 5,
     start: Annotated[int, typer.Option(min=0, help="Rows to leave out first.")] = 0,
+    containing: Annotated[str, typer.Option(help="Only rows that hold this text.")] = "",
     dropped: Annotated[bool, typer.Option("--dropped", help="The rows that were dropped, with the reason.")] = False,
+    reason: Annotated[str | None, typer.Option(help="With --dropped: only this reason.")] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="As the tokens of this model; those with loss in [brackets].")
+    ] = None,
+    sets: SetFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print rows of an artifact."""
-    from concisecli.showing import rows_of, text_of_row
+    """Rows, dropped rows with reasons, tokens as the model sees them.
 
-    rows = rows_of(artifact, dropped=dropped)[start : start + count]
+    With --tokens, --set changes the prompt: --set chat=false.
+    """
+    from concisecli import showing
+
+    if dropped:
+        rows = showing.dropped(artifact, reason, limit=count)
+        if not as_json:
+            print("  ".join(f"{name} {number}" for name, number in showing.dropped_counts(artifact).items()))
+    else:
+        rows = showing.rows(artifact, limit=count, skip=start, containing=containing)
+    if tokens is not None:
+        rows = as_tokens(rows, tokens, sets or ())
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
         return
     for number, row in enumerate(rows, start + 1):
         print(text_of_row(number, row))
+
+
+def as_tokens(rows: Sequence[dict[str, Any]], model: Path, sets: Sequence[str]) -> list[dict[str, Any]]:
+    from concisecli.policy import load_tokenizer
+    from concisecli.showing import marked, tokens
+    from concisecli.standalone import prompt_config
+
+    tokenizer, config = load_tokenizer(model), prompt_config(sets)
+    shown = [tokens(row, tokenizer, config) for row in rows]
+    return [{"tokens": len(row), "with_loss": sum(t.loss for t in row), "text": marked(row)} for row in shown]
+
+
+def text_of_row(number: int, row: dict[str, Any]) -> str:
+    lines = [f"{name:>12}  {value}" for name, value in row.items() if value not in (None, "", "{}")]
+    return "\n".join([f"--- row {number}", *lines])

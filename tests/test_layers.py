@@ -28,7 +28,7 @@ FLOORS = {
     "explain": 4,
     "cli": 5,
     "standalone": 5,
-    "showing": 5,
+    "outcomes": 5,
     "flags": 5,
     "tools": 5,
     "__main__": 5,

@@ -18,6 +18,7 @@ class Stage:
 
 STAGES: dict[str, Stage] = {
     "data": Stage("concisecli.stages.data:run", (), (), ("problems", "examples", "dropped", "card")),
+    "distill": Stage("concisecli.stages.distill:run", ("model", "problems"), (), ("examples", "dropped", "metrics")),
     "sft": Stage("concisecli.stages.sft:run", ("model",), ("*",), ("model", "metrics")),
     "train": Stage(
         "concisecli.stages.train:run",
