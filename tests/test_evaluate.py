@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -207,3 +210,41 @@ def test_regrading_needs_no_model_and_says_what_changed(tmp_path: Path, capsys: 
 def test_a_custom_check_that_names_no_answer_still_leaves_votes() -> None:
     found = evaluate._extracted(row(0, r"\boxed{7}"), Verdict("match", None, "custom"), config().grader)
     assert found == "7"
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+ON_ONE_OF_TWO_RANKS = """
+import sys
+from pathlib import Path
+from concisecli import dist
+from concisecli.stages import evaluate
+from tests.test_evaluate import config
+from concisecli.records import StageRun
+
+model, problems, out = map(Path, sys.argv[1:])
+evaluate.PART_ROLLOUTS = 20
+evaluate.run(StageRun("test", out, config(), {"model": (model,), "problems": (problems,)}))
+dist.close()
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_write_what_one_does(finished: StageRun, tiny_model: Path, tmp_path: Path) -> None:
+    script, out = tmp_path / "rank.py", tmp_path / "out"
+    script.write_text(ON_ONE_OF_TWO_RANKS)
+    out.mkdir()
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    paths = [str(tiny_model), str(finished.one("problems")), str(out)]
+    root = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [*launch, *paths],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name in ("completions.parquet", "scores.json"):
+        assert artifacts.sha256_file(out / name) == artifacts.sha256_file(finished.folder / name)
