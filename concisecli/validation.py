@@ -66,11 +66,11 @@ def make(stage: StageRun, config: TrainConfig, best: dict[str, float] | None) ->
     """A validator where the stage asks for one. Raises ConciseError when only half of it is asked for."""
     given = "validation" in stage.inputs
     if given != bool(config.validate_every):
-        missing = "validate_every is 0" if given else "it has no input 'validation'"
-        raise ConciseError(f"stage '{stage.name}' asks for validation, but {missing}; set both or neither")
+        missing = "validate_every is 0" if given else "the stage has no input 'validation'"
+        raise ConciseError(f"half of a validation is asked for: {missing}; set both or neither")
     if not given:
         return None
     problems = [p for path in stage.inputs["validation"] for p in artifacts.read_problems(path)]
     if not problems:
-        raise ConciseError(f"stage '{stage.name}': its input 'validation' holds no problems")
+        raise ConciseError("the input 'validation' holds no problems")
     return Validator(config, problems, best)

@@ -46,7 +46,7 @@ def run(stage: StageRun) -> StageResult:
     merged = list({p.id: p for p in (*extra, *hard)}.values())  # a problem in both is one, with its measured rate
     if not merged:
         raise ConciseError(
-            f"stage '{stage.name}': none of {len(rates)} problems has a pass rate of at most {config.max_pass_rate}; "
+            f"none of {len(rates)} problems has a pass rate of at most {config.max_pass_rate}; "
             "mine a larger or harder pool, or raise max_pass_rate"
         )
     artifacts.write_problems(stage.folder / "problems.parquet", merged)
@@ -71,7 +71,7 @@ def is_hard(rate: PassRate, config: MineConfig) -> bool:
 def _resampled(stage: StageRun, problems: Sequence[Problem]) -> dict[str, PassRate]:
     config: MineConfig = stage.config
     if "model" not in stage.inputs:
-        raise ConciseError(f"stage '{stage.name}': source: resample needs the input 'model'")
+        raise ConciseError(f"source: resample needs the input 'model'")
     model = stage.one("model")
     tokenizer = policy.load_tokenizer(model)
     fitting = [
@@ -160,7 +160,7 @@ def _progress(rates: Iterable[PassRate]) -> dict[str, float]:
 def _logged(stage: StageRun, problems: Sequence[Problem]) -> dict[str, PassRate]:
     config: MineConfig = stage.config
     if "pass_rates" not in stage.inputs:
-        raise ConciseError(f"stage '{stage.name}': source: log needs the input 'pass_rates'")
+        raise ConciseError(f"source: log needs the input 'pass_rates'")
     visits = [
         PassRate(row["problem_id"], row["step"], row["correct"], row["attempts"])
         for path in stage.inputs["pass_rates"]

@@ -92,14 +92,14 @@ def batch(mix: dict[str, Examples], config: SftConfig, step: int) -> list[Row]:
 
 def _examples(stage: StageRun, role: str, tokenizer: Any, number: int) -> Examples:
     if role not in stage.inputs:
-        raise ConciseError(f"stage '{stage.name}': mix names the input '{role}', which the stage does not have")
+        raise ConciseError(f"mix names the input '{role}', which the stage does not have")
     config: SftConfig = stage.config
     rows = [row for path in stage.inputs[role] for row in _rows(path, tokenizer, config)]
     fitting = [row for row in rows if row.length <= config.max_tokens]
     if len(fitting) < len(rows):
         note(f"{role}: {len(rows) - len(fitting)} of {len(rows)} examples over {config.max_tokens} tokens left out")
     if not fitting:
-        raise ConciseError(f"stage '{stage.name}': no example of '{role}' is within max_tokens = {config.max_tokens}")
+        raise ConciseError(f"no example of '{role}' is within max_tokens = {config.max_tokens}")
     return Examples(fitting, np.array([row.length for row in fitting]), number)
 
 
