@@ -260,7 +260,28 @@ def lineage(manifests: Sequence[Json]) -> list[Json]:
 
     for manifest in manifests:
         visit(manifest)
-    return [_link(manifest) for manifest in order.values()]
+    places = _places(list(order.values()), makers)
+    return [_link(manifest) | places[key] for key, manifest in order.items()]
+
+
+def _places(ordered: Sequence[Json], makers: Mapping[str, Json]) -> dict[str, Json]:
+    """key -> where the stage stands in a drawing of the graph: `column` behind all that it reads, `row` near what it
+    reads, and `reads`, the indices of those stages."""
+    index = {m["key"]: i for i, m in enumerate(ordered)}
+    places: dict[str, Json] = {}
+    for m in ordered:
+        read = list(dict.fromkeys(makers[d]["key"] for d in read_by(m) if d in makers))
+        before = [places[key] for key in read if key in places]
+        places[m["key"]] = {
+            "column": max((p["column"] + 1 for p in before), default=0),
+            "row": sum(p["row"] for p in before) / len(before) if before else float(len(places)),
+            "reads": [index[key] for key in read if key in places],
+        }
+    for column in {p["column"] for p in places.values()}:
+        together = sorted((p for p in places.values() if p["column"] == column), key=lambda p: p["row"])
+        for row, place in enumerate(together):
+            place["row"] = row
+    return places
 
 
 def read_by(manifest: Json) -> list[str]:
@@ -268,11 +289,20 @@ def read_by(manifest: Json) -> list[str]:
     return [digest for digests in manifest.get("inputs", {}).values() for digest in digests]
 
 
+def _model_of(manifest: Json) -> str | None:
+    """The model that a stage makes or looks at: it lends the stage its colour."""
+    if "model" in manifest.get("outputs", {}):
+        return str(manifest["stage"])
+    reference = next(iter(manifest.get("sources", {}).get("model", [])), None)
+    return None if reference is None else str(reference).split(".")[0]
+
+
 def _link(manifest: Json) -> Json:
     return {
         "stage": manifest["stage"],
         "kind": manifest["kind"],
         "key": manifest["key"][:12],
+        "model": _model_of(manifest),
         "inputs": [
             {"role": role, "from": reference, "sha256": digest[:12]}
             for role, references in manifest.get("sources", {}).items()

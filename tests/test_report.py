@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,16 @@ def test_lineage_follows_hashes_to_the_makers_and_leaves_out_strangers(reported:
     assert row["config"] == {"lr": 1e-4, "steps": 40}
 
 
+def test_the_drawn_graph_puts_every_stage_behind_what_it_reads(reported: StageRun) -> None:
+    rows = tables_of(reported)["lineage"]
+    for row in rows:
+        assert all(rows[i]["column"] < row["column"] for i in row["reads"])
+    assert len({(row["column"], row["row"]) for row in rows}) == len(rows)
+    at = {row["stage"]: row for row in rows}
+    assert [at[name]["column"] for name in ("sft", "rl1", "lgrpo", "lgrpo_t10")] == [0, 1, 2, 3]
+    assert (at["lgrpo_t10"]["model"], at["lgrpo"]["model"], at["test"]["model"]) == ("lgrpo", "lgrpo", None)
+
+
 def test_steps_are_counted_along_the_line_of_descent(reported: StageRun) -> None:
     (figure,) = [f for f in tables_of(reported)["figures"] if f["name"] == "accuracy"]
     spans = {s["name"]: (s["x"][0], s["x"][-1]) for s in figure["series"]}
@@ -148,6 +159,25 @@ def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
     artifacts.write_json(whole.inputs["scores"][0], {"schema": 0})
     with pytest.raises(ConciseError, match=r"scores\.json is not a scores\.json of this version"):
         report.run(whole)
+
+
+def test_a_run_under_way_is_reported_from_its_folders(tmp_path: Path) -> None:
+    stage = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,))
+    under_way = toy_run.folder_of(tmp_path / "toy", "lgrpo")
+    (under_way / "manifest.json").unlink()
+    mined = tmp_path / "toy" / "mined-bbbbbbbbbbbb"
+    artifacts.write_jsonl(mined / "metrics.jsonl", [{"step": 0, "accuracy": 0.2}])
+    artifacts.write_json(mined / "manifest.json", toy_run.manifest("mined", "mine", {}, {}, {}))
+    older = tmp_path / "toy" / "rl1-aaaaaaaaaaaa" / "metrics.jsonl"
+    artifacts.write_jsonl(older, [{"step": 0, "accuracy": 0.1}])
+    os.utime(older, (1, 1))
+    report.of_runs([tmp_path / "toy"], tmp_path / "out", ReportConfig())
+    tables = artifacts.read_json(tmp_path / "out" / "tables.json")
+    assert {row["model"] for row in tables["headline"][0]["rows"]} == set(toy_run.MODELS)
+    (figure,) = [f for f in tables["figures"] if f["name"] == "accuracy"]
+    assert {s["name"]: len(s["x"]) for s in figure["series"]} == {"rl1": 40, "lgrpo": 40}
+    with pytest.raises(ConciseError, match="holds no evaluation and no training log"):
+        report.of_runs([stage.folder], tmp_path / "out", ReportConfig())
 
 
 def test_models_of_two_runs_are_told_apart_and_their_settings_compared(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ the stages that made what those read, found by their content hashes beside them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,8 @@ from concisecli.config import ReportConfig
 from concisecli.records import ConciseError, StageResult, StageRun
 from concisecli.reporting import Evaluation, Json, Training
 from concisecli.scores import SCHEMA
+
+KEY = re.compile(r"-[0-9a-f]{12}$")  # what a stage's folder has behind the stage's name
 
 
 def run(stage: StageRun) -> StageResult:
@@ -59,6 +62,39 @@ def run(stage: StageRun) -> StageResult:
     )
 
 
+def of_runs(runs: Sequence[Path], out: Path, config: ReportConfig) -> StageResult:
+    """A report of everything in the folders of one or several runs, finished or under way, written to `out`: of each
+    stage its newest folder, in the order in which they were finished. Raises ConciseError for a folder without any."""
+    scores: list[Path] = []
+    metrics: list[Path] = []
+    for folder in runs:
+        found = _newest(folder)
+        if not found:
+            raise ConciseError(f"{folder} holds no evaluation and no training log; make one with: concise run")
+        scores += [stage / "scores.json" for stage in found if (stage / "scores.json").is_file()]
+        metrics += [
+            stage / "metrics.jsonl" for stage in found if (stage / "metrics.jsonl").is_file() and _trains(stage)
+        ]
+    out.mkdir(parents=True, exist_ok=True)
+    return run(StageRun("report", out, config, {"scores": tuple(scores), "metrics": tuple(metrics)}))
+
+
+def _trains(stage: Path) -> bool:
+    """Whether a stage's log is one of training; that of a stage under way is taken for one."""
+    return _manifest_beside(stage / "metrics.jsonl").get("kind", "train") in ("sft", "train")
+
+
+def _newest(run: Path) -> list[Path]:
+    """The folders of a run that hold scores or metrics, one a stage, oldest first."""
+    written = sorted([*run.glob("*/scores.json"), *run.glob("*/metrics.jsonl")], key=lambda p: p.stat().st_mtime_ns)
+    newest: dict[str, Path] = {}
+    for folder in (path.parent for path in written):
+        stage = KEY.sub("", folder.name)
+        newest.pop(stage, None)
+        newest[stage] = folder
+    return list(newest.values())
+
+
 Source = tuple[Path, Json]
 
 
@@ -79,14 +115,18 @@ def load_evaluation(path: Path, manifest: Json) -> Evaluation:
     scores = read_json(path)
     if not isinstance(scores, dict) or scores.get("schema") != SCHEMA:
         raise ConciseError(f"{path} is not a scores.json of this version of concise; run the eval stage again")
-    stage = manifest.get("stage") or path.parent.name
+    stage = _stage_name(path, manifest)
     return Evaluation(stage, _made_by(manifest) or stage, scores, manifest, path.parent.parent.name)
 
 
 def load_training(path: Path, manifest: Json) -> Training:
-    stage = manifest.get("stage") or path.parent.name
+    stage = _stage_name(path, manifest)
     rows, run = list(iter_jsonl(path)), path.parent.parent.name
     return Training(stage, manifest.get("kind", "train"), _made_by(manifest), rows, manifest, run)
+
+
+def _stage_name(path: Path, manifest: Json) -> str:
+    return str(manifest.get("stage") or KEY.sub("", path.parent.name))
 
 
 def _made_by(manifest: Json) -> str:
