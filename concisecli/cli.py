@@ -215,6 +215,8 @@ stage_command("report", "Tables and figures of what was measured (report stages)
 
 
 app.command()(tools.init)
+app.command()(tools.compare)
+app.command()(tools.rollouts)
 app.command()(tools.grade)
 app.command()(tools.score)
 data.command()(tools.show)

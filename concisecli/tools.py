@@ -55,6 +55,9 @@ def grade(
     gold_field: Annotated[str, typer.Option(help="The field that holds the gold answer.")] = "gold",
     response_field: Annotated[str, typer.Option(help="The field that holds the response.")] = "response",
     out: Annotated[Path | None, typer.Option(help="Write the rows to a file (.gz packs it) instead of stdout.")] = None,
+    profile: Annotated[str | None, typer.Option(help="strict, lenient (default) or inside-think.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Worker processes; 0: one a core.")] = None,
+    deadline: Annotated[float | None, typer.Option(metavar="SECONDS", help="For one verdict; default 5.")] = None,
     audit: Annotated[bool, typer.Option("--audit", help="Where a second, independent check disagrees.")] = False,
     selftest: Annotated[bool, typer.Option("--selftest", help="Grade the labelled cases that ship.")] = False,
     sets: SetFlag = None,
@@ -68,7 +71,8 @@ def grade(
     from concisecli.stages import grade as grading
     from concisecli.standalone import grader_config
 
-    config = grader_config(sets or ())
+    flags = {"profile": profile, "workers": workers, "deadline_s": deadline}
+    config = grader_config([*(sets or ()), *(f"{name}={value}" for name, value in flags.items() if value is not None)])
     fields = {"gold_field": gold_field, "response_field": response_field}
     if selftest:
         print(json.dumps(grading.selftest(config), ensure_ascii=False))
@@ -81,6 +85,75 @@ def grade(
     emit = None if as_json or out else print
     summary = grading.run_grade(file, config=config, out=out, emit=emit, **fields)
     print(json.dumps(summary, ensure_ascii=False), file=sys.stdout if as_json else sys.stderr)
+
+
+def compare(
+    evaluations: Annotated[
+        list[Path], typer.Argument(help="Folders of eval stages, or scores.json files: A B [C ...].")
+    ],
+    as_json: JsonFlag = False,
+) -> None:
+    """Evaluations side by side, paired by problem: each against the first."""
+    from rich.console import Console
+
+    from concisecli.stages import compare as comparing
+
+    pairs = comparing.run_compare(evaluations)
+    if as_json:
+        print(json.dumps(comparing.as_json(pairs), ensure_ascii=False))
+        return
+    Console().print(*comparing.tables(pairs), sep="\n")
+
+
+def rollouts(
+    run: Annotated[Path, typer.Argument(help="The folder of a run or of one of its stages.")],
+    stage: Annotated[str | None, typer.Option(help="Only those of this stage.")] = None,
+    step: Annotated[str | None, typer.Option(metavar="N or FIRST-LAST", help="Only those of these steps.")] = None,
+    problem: Annotated[
+        str | None, typer.Option(help="Only those of this problem; the start of its id will do.")
+    ] = None,
+    right: Annotated[bool | None, typer.Option("--right/--wrong", help="Only right ones; only wrong ones.")] = None,
+    verdict: Annotated[str | None, typer.Option(help="match, mismatch, no_answer, timeout or error.")] = None,
+    contains: Annotated[str | None, typer.Option(metavar="REGEX", help="Only those whose text matches.")] = None,
+    changed_since: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Problems whose majority verdict was another there.")
+    ] = None,
+    longest: Annotated[bool, typer.Option("--longest", help="The longest first.")] = False,
+    shortest: Annotated[bool, typer.Option("--shortest", help="The shortest right ones first.")] = False,
+    number: Annotated[int, typer.Option("-n", "--number", min=1, help="Rollouts to show.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the draw, where none of the orders is asked for.")] = 0,
+    unfold: Annotated[bool, typer.Option("--unfold", help="Show the thinking whole.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Look at what was sampled, in training and in evaluation, also while a run is under way."""
+    from rich.console import Console
+
+    from concisecli.records import UsageError
+    from concisecli.stages import rollouts as viewing
+
+    if longest and shortest:
+        raise UsageError("--longest and --shortest exclude each other; give one")
+    order: viewing.Order = "longest" if longest else "shortest" if shortest else "drawn"
+    wanted = viewing.Wanted(
+        stage, step_range(step), problem, right, verdict, contains, changed_since, order, number, seed
+    )
+    rows = viewing.select(run, wanted)
+    if as_json:
+        print(json.dumps(rows, ensure_ascii=False))
+        return
+    Console().print(*viewing.views(rows, unfold=unfold), sep="\n")
+
+
+def step_range(text: str | None) -> tuple[int, int] | None:
+    """`12` or `10-20`, both ends included."""
+    from concisecli.records import UsageError
+
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    if not first.isdigit() or not (last or first).isdigit():
+        raise UsageError(f"--step {text}: give a step or a range, such as 12 or 10-20")
+    return int(first), int(last or first)
 
 
 def show(
