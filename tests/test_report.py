@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from concisecli import artifacts, charts, examples, page
+from concisecli import artifacts, charts, examples, wording
 from concisecli.config import ReportConfig
 from concisecli.records import ConciseError, StageRun
 from concisecli.reporting import Training, flat
@@ -70,9 +70,9 @@ def test_numbers_on_page_and_in_markdown_are_those_of_the_tables(reported: Stage
     for table in tables_of(reported)["headline"]:
         for row in table["rows"]:
             cell = row["suites"]["chains"]
-            assert f"<b>{page.percent(cell['pass_at_1']['value'])}</b>" in html
-            assert page.tokens(cell["length"]["value"]) in html
-            assert f"| {page.percent(cell['pass_at_1']['value'])} |" in markdown
+            assert f"<b>{wording.percent(cell['pass_at_1']['value'])}</b>" in html
+            assert wording.tokens(cell["length"]["value"]) in html
+            assert f"| {wording.percent(cell['pass_at_1']['value'])} |" in markdown
 
 
 def test_the_page_loads_nothing(reported: StageRun) -> None:
@@ -260,14 +260,14 @@ def test_long_texts_are_cut_in_the_middle_and_say_so() -> None:
 
 
 def test_numbers_are_written_as_people_read_them() -> None:
-    assert page.percent(0.91375) == "91.4"
-    assert page.points(-0.0125) == "−1.2"
-    assert page.tokens(8267.4) == "8,267"
-    assert page.tokens(34.52) == "34.5"
-    assert page.seconds(4210.3) == "1:10:10"
-    assert page.seconds(63.1) == "1:03"
-    assert page.percent(None) == page.tokens(None) == "–"
-    assert page.p_value(0.0) == "< 0.002"
+    assert wording.percent(0.91375) == "91.4"
+    assert wording.points(-0.0125) == "−1.2"
+    assert wording.tokens(8267.4) == "8,267"
+    assert wording.tokens(34.52) == "34.5"
+    assert wording.seconds(4210.3) == "1:10:10"
+    assert wording.seconds(63.1) == "1:03"
+    assert wording.percent(None) == wording.tokens(None) == "–"
+    assert wording.p_value(0.0) == "< 0.002"
 
 
 def test_a_running_mean_keeps_ends_and_level() -> None:

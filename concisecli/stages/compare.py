@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from concisecli import page
+from concisecli import wording
 from concisecli.artifacts import read_json
 from concisecli.comparison import Comparison, Difference, compare
 from concisecli.records import ConciseError, UsageError
@@ -99,11 +99,11 @@ def _table(pair: Pair) -> Any:
         table.add_row(
             one.suite,
             str(one.problems),
-            f"{page.percent(one.pass_at_1.before)} → {page.percent(one.pass_at_1.after)}",
+            f"{wording.percent(one.pass_at_1.before)} → {wording.percent(one.pass_at_1.after)}",
             _points(one.pass_at_1),
             _points(one.cons_at_k),
-            f"{page.tokens(one.length.before)} → {page.tokens(one.length.after)}",
-            f"{page.change(percent)}\n[dim]{page.change(low)} to {page.change(high)}[/dim]",
+            f"{wording.tokens(one.length.before)} → {wording.tokens(one.length.after)}",
+            f"{wording.change(percent)}\n[dim]{wording.change(low)} to {wording.change(high)}[/dim]",
             str(len(one.gained)),
             str(len(one.lost)),
             f"{one.budget_to_match or 'never'}\n[dim]of {one.budget_of_best or '–'}[/dim]",
@@ -112,10 +112,10 @@ def _table(pair: Pair) -> Any:
 
 
 def _points(difference: Difference) -> str:
-    found = page.points(difference.difference)
+    found = wording.points(difference.difference)
     colour = ("green" if difference.difference > 0 else "red") if difference.clear else ""
     said = f"[{colour}]{found}[/{colour}]" if colour else found
-    return f"{said}\n[dim]{page.points(difference.low)} to {page.points(difference.high)}[/dim]"
+    return f"{said}\n[dim]{wording.points(difference.low)} to {wording.points(difference.high)}[/dim]"
 
 
 def _notes(pair: Pair) -> list[str]:

@@ -68,7 +68,7 @@ def regrade(folder: Path, grader: GraderConfig, out: Path) -> scores.Scores:
     if (now := answers.identity(grader)) != before["grader"]:
         changed = [f"{k} {before['grader'].get(k)} -> {now[k]}" for k in now if before["grader"].get(k) != now[k]]
         note(f"another grader than before: {'; '.join(changed)}")
-    rows = _checked(folder / COMPLETIONS, read_parquet(folder / COMPLETIONS))
+    rows = _read(folder / COMPLETIONS)
     write_parquet(out / COMPLETIONS, judge(rows, asked, grader))
     return _score(out, asked, EvalConfig(**before["settings"], grader=grader), before["left_out"])
 
@@ -162,7 +162,7 @@ def grade(folder: Path, problems: Sequence[Problem], grader: GraderConfig) -> No
     """All parts, judged, as completions.parquet; then the parts are no longer needed."""
     began = time.monotonic()
     parts = sorted((folder / PARTS).glob("part-*.parquet"))
-    rows = [row for part in parts for row in _checked(part, read_parquet(part))]
+    rows = [row for part in parts for row in _read(part)]
     write_parquet(folder / COMPLETIONS, judge(rows, problems, grader))
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     _note(folder, "grade", time.monotonic() - began)
@@ -208,7 +208,12 @@ def _clusters(rows: Sequence[Row], pool: GraderPool) -> list[int]:
     return found
 
 
-def _checked(path: Path, rows: list[Row]) -> list[Row]:
+def _read(path: Path) -> list[Row]:
+    """A file of completions. Raises ConciseError saying what to do with one that is spoilt."""
+    try:
+        rows = read_parquet(path)
+    except ConciseError as error:
+        raise ConciseError(f"{error}; delete it and run the same command again to sample it anew") from error
     needed = ("problem_id", "sample", "length", "text", "finish_reason", "think_open")
     missing = [name for name in needed if rows and name not in rows[0]]
     if missing:
@@ -219,7 +224,7 @@ def _checked(path: Path, rows: list[Row]) -> list[Row]:
 def _score(
     folder: Path, problems: Sequence[Problem], config: EvalConfig, left_out: list[dict[str, str]]
 ) -> scores.Scores:
-    rows = _checked(folder / COMPLETIONS, read_parquet(folder / COMPLETIONS))
+    rows = _read(folder / COMPLETIONS)
     found = scores.score(
         attempts.gather(rows, problems), config, grader=answers.identity(config.grader), left_out=left_out
     )

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from concisecli import charts, examples, figures, page, reporting
+from concisecli import charts, examples, figures, markdown, page, reporting
 from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_json, write_text
 from concisecli.config import ReportConfig
 from concisecli.records import ConciseError, StageResult, StageRun
@@ -54,7 +54,7 @@ def run(stage: StageRun) -> StageResult:
     for name, svg in pictures.items():
         write_text(stage.folder / "figures" / f"{name}.svg", figures.standalone(svg))
     write_json(stage.folder / "tables.json", tables)
-    write_text(stage.folder / "report.md", page.markdown(tables))
+    write_text(stage.folder / "report.md", markdown.render(tables))
     write_text(stage.folder / "report.html", page.html(tables, pictures))
     return StageResult(
         {"report": "report.md", "page": "report.html", "tables": "tables.json"},

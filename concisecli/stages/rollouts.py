@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from concisecli import page
+from concisecli import wording
 from concisecli.artifacts import read_parquet
 from concisecli.records import ConciseError, UsageError
 
@@ -243,7 +243,7 @@ def _facts(row: Row) -> list[str]:
     facts = [row["stage"]]
     if row["step"] is not None:
         facts.append(f"step {row['step']}")
-    facts += [f"problem {row['problem_id']}", f"rollout {row['sample']}", f"{page.count(row['length'])} tokens"]
+    facts += [f"problem {row['problem_id']}", f"rollout {row['sample']}", f"{wording.count(row['length'])} tokens"]
     if row["extracted"] is not None:
         facts.append(f"answer {row['extracted']}")
     if row["reward"] is not None:
