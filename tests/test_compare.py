@@ -110,14 +110,17 @@ def test_folders_and_files_are_taken_and_what_is_not_alike_is_said(folders: tupl
 def test_the_table_holds_the_numbers(folders: tuple[Path, Path]) -> None:
     from rich.console import Console
 
-    console = Console(width=160, record=True, file=io.StringIO())
+    console = Console(width=80, record=True, file=io.StringIO())
     for part in stage.tables(stage.run_compare(folders)):
-        console.print(part)
-    said = console.export_text()
-    assert "50.0 → 66.7" in said
-    assert "+16.7" in said
+        console.print(part, highlight=False)
+    said = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert "a → b, sums, 3 problems" in said
+    assert any(line.startswith("Pass@1 (%) 50.0 66.7 +16.7 ") for line in said)
+    assert any(line.startswith("Len (tokens) 25.0 5.0 −80.0 % ") for line in said)
+    assert "budget for before's best 40 5" in said
     assert "not alike: temperature: 1.0 -> 0.6" in said
-    assert "gained: p0, p1" in said
+    assert "gained by majority of rollouts: 2: p0, p1" in said
+    assert "lost by majority of rollouts: 1: p2" in said
 
 
 def test_what_cannot_be_compared_says_what_to_give(folders: tuple[Path, Path]) -> None:

@@ -14,6 +14,7 @@ from concisecli.records import ConciseError, UsageError
 from concisecli.scores import SCHEMA
 
 SCORES = "scores.json"
+MOST_NAMED = 6  # flipped problems that a note names; --json has all
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,51 +83,53 @@ def as_json(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 
 
 def tables(pairs: Sequence[Pair]) -> list[Any]:
-    """For people: one rich table a pair, with notes below it. Intervals hold 95 % over problems."""
-    return [part for pair in pairs for part in (_table(pair), *_notes(pair))]
+    """For people: one rich table a pair and suite, with notes below it."""
+    return [part for pair in pairs for one in pair.suites for part in (_table(pair, one), *_notes(pair, one))]
 
 
-def _table(pair: Pair) -> Any:
+def _table(pair: Pair, one: Comparison) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=f"{pair.before} → {pair.after}", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("suite")
-    for name in ("problems", "Pass@1", "points", "Cons@k", "Len", "%", "gained", "lost", "budget to match"):
+    title = f"{pair.before} → {pair.after}, {one.suite}, {one.problems} problems"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for name in ("before", "after", "change", "95 % interval"):
         table.add_column(name, justify="right")
-    for one in pair.suites:
-        percent, low, high = one.length_percent
-        table.add_row(
-            one.suite,
-            str(one.problems),
-            f"{wording.percent(one.pass_at_1.before)} → {wording.percent(one.pass_at_1.after)}",
-            _points(one.pass_at_1),
-            _points(one.cons_at_k),
-            f"{wording.tokens(one.length.before)} → {wording.tokens(one.length.after)}",
-            f"{wording.change(percent)}\n[dim]{wording.change(low)} to {wording.change(high)}[/dim]",
-            str(len(one.gained)),
-            str(len(one.lost)),
-            f"{one.budget_to_match or 'never'}\n[dim]of {one.budget_of_best or '–'}[/dim]",
-        )
+    for name, found in (("Pass@1 (%)", one.pass_at_1), ("Cons@k (%)", one.cons_at_k)):
+        table.add_row(name, wording.percent(found.before), wording.percent(found.after), *_points(found))
+    percent, low, high = one.length_percent
+    table.add_row(
+        "Len (tokens)",
+        wording.tokens(one.length.before),
+        wording.tokens(one.length.after),
+        _coloured(f"{wording.change(percent)} %", one.length, better=-1),
+        f"{wording.change(low)} to {wording.change(high)} %",
+    )
+    matched = f"{one.budget_to_match:,}" if one.budget_to_match else "never"
+    table.add_row("budget for before's best", f"{one.budget_of_best:,}" if one.budget_of_best else "–", matched, "", "")
     return table
 
 
-def _points(difference: Difference) -> str:
-    found = wording.points(difference.difference)
-    colour = ("green" if difference.difference > 0 else "red") if difference.clear else ""
-    said = f"[{colour}]{found}[/{colour}]" if colour else found
-    return f"{said}\n[dim]{wording.points(difference.low)} to {wording.points(difference.high)}[/dim]"
+def _points(found: Difference) -> tuple[str, str]:
+    interval = f"{wording.points(found.low)} to {wording.points(found.high)}"
+    return _coloured(wording.points(found.difference), found, better=1), interval
 
 
-def _notes(pair: Pair) -> list[str]:
-    notes = [f"  not alike: {'; '.join(pair.unlike)}"] if pair.unlike else []
-    for one in pair.suites:
-        if one.only_before or one.only_after:
-            notes.append(
-                f"  {one.suite}: {one.only_before} problems only in the first, {one.only_after} only in the second"
-            )
-        for what, ids in (("gained", one.gained), ("lost", one.lost)):
-            if ids:
-                more = f" and {len(ids) - 12} more" if len(ids) > 12 else ""
-                notes.append(f"  {one.suite}, {what}: {', '.join(ids[:12])}{more}")
-    return notes
+def _coloured(text: str, found: Difference, *, better: int) -> str:
+    """Green or red where the interval leaves out zero."""
+    if not found.clear:
+        return text
+    colour = "green" if found.difference * better > 0 else "red"
+    return f"[{colour}]{text}[/{colour}]"
+
+
+def _notes(pair: Pair, one: Comparison) -> list[str]:
+    notes = [f"not alike: {'; '.join(pair.unlike)}"] if pair.unlike else []
+    if one.only_before or one.only_after:
+        notes.append(f"left out: {one.only_before} problems only in the first, {one.only_after} only in the second")
+    for what, ids in (("gained", one.gained), ("lost", one.lost)):
+        more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
+        named = f": {', '.join(ids[:MOST_NAMED])}{more}" if ids else ""
+        notes.append(f"{what} by majority of rollouts: {len(ids)}{named}")
+    return [f"  {note}" for note in notes] + [""]

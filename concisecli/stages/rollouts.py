@@ -229,7 +229,7 @@ def views(rows: Sequence[Row], *, unfold: bool = False) -> list[Any]:
         verdict = row["outcome"] or "not judged yet"
         if row["finish_reason"] == "length":
             verdict += ", cut off"
-        head = Text.assemble((verdict, f"bold {colour}"), "  ", " ".join(_facts(row)))
+        head = Text.assemble((verdict, f"bold {colour}"), "  ", " · ".join(_facts(row)))
         parts += [head, Text(_question(row), style="cyan")]
         think, closing, answer = row["text"].partition("</think>")
         body = think.removeprefix("<think>").strip() if closing else ""
