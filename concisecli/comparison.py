@@ -19,6 +19,7 @@ from concisecli.records import ConciseError
 class Difference:
     """`after` minus `before` with its interval of 95 % over problems; `p_value` is two-sided, of no difference."""
 
+    problems: int
     before: float
     after: float
     difference: float
@@ -28,8 +29,8 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out zero."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves out zero; one problem alone has no interval over problems."""
+        return self.problems > 1 and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _compare(suite: str, before: Rows, after: Rows, resamples: int, seed: int) -
         b = {row["id"]: np.atleast_1d(row[column]) for row in theirs}
         found = metrics.paired_bootstrap(a, b, resamples=max(1, resamples), seed=seed)
         level = float(np.mean([np.mean(v) for v in a.values()])), float(np.mean([np.mean(v) for v in b.values()]))
-        return Difference(*level, found.difference, found.low, found.high, found.p_value)
+        return Difference(len(both), *level, found.difference, found.low, found.high, found.p_value)
 
     best, at = best_accuracy(ours)
     return Comparison(

@@ -217,7 +217,7 @@ def differences(groups: Sequence[Settings], parents: Mapping[str, str]) -> list[
         for a, b in dict.fromkeys([*pairs, *((0, i) for i in range(1, len(models)))]):
             settings = models[a].scores["settings"]
             found = comparison.compare(
-                models[a].scores, models[b].scores, resamples=settings["bootstrap"] or 1, seed=settings["seed"]
+                models[a].scores, models[b].scores, resamples=settings["bootstrap"] or 1000, seed=settings["seed"]
             )
             pair = {"label": group.label, "before": models[a].model, "after": models[b].model, "step": (a, b) in pairs}
             rows += [pair | _record(one) for one in found]

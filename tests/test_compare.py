@@ -86,6 +86,13 @@ def test_problems_of_one_side_only_are_counted_and_left_out() -> None:
     assert (sums.problems, sums.only_before, sums.only_after) == (2, 1, 0)
 
 
+def test_one_problem_alone_is_never_a_clear_difference() -> None:
+    (one,) = compare(scored([[0, 0]], [[9, 9]]), scored([[1, 1]], [[5, 5]]))
+    assert one.pass_at_1.difference == 1.0
+    assert not one.pass_at_1.clear
+    assert not one.length.clear
+
+
 def test_evaluations_of_other_problems_cannot_be_compared() -> None:
     other = BEFORE | {"problems": [row | {"id": f"other-{row['id']}"} for row in BEFORE["problems"]]}
     with pytest.raises(ConciseError, match="share no problem"):

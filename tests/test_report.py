@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from concisecli import artifacts, charts, examples, wording
-from concisecli.config import ReportConfig
+from concisecli import artifacts, attempts, charts, examples, scores, wording
+from concisecli.config import EvalConfig, ReportConfig
 from concisecli.records import ConciseError, StageRun
 from concisecli.reporting import Training, flat
 from concisecli.stages import report
@@ -138,6 +138,18 @@ def test_one_kind_of_input_is_enough(role: str, tmp_path: Path) -> None:
     report.run(part)
     assert bool(tables_of(part)["headline"]) == (role == "scores")
     assert "<svg" in (part.folder / "report.html").read_text()
+
+
+def test_one_problem_without_resamples_still_makes_a_page(tmp_path: Path) -> None:
+    whole = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,))
+    for path in whole.inputs["scores"]:
+        rows = [r for r in artifacts.read_parquet(path.parent / "completions.parquet") if r["problem_id"] == "p00"]
+        config = EvalConfig(budgets=(40,), samples=4, temperature=1.0, bootstrap=0)
+        found = scores.score(attempts.gather(rows, toy_run.PROBLEMS), config, grader={})
+        artifacts.write_json(path, found)
+    report.run(whole)
+    assert not any(d[m]["clear"] for d in tables_of(whole)["differences"] for m in ("pass_at_1", "length"))
+    assert "Pass@1" in (whole.folder / "report.html").read_text()
 
 
 def test_files_from_outside_are_named_by_their_folders(tmp_path: Path) -> None:
