@@ -42,6 +42,23 @@ def test_the_headline_holds_the_scores_as_they_are(reported: StageRun) -> None:
     assert last["length_percent"] == pytest.approx(100 * (last["length"]["value"] / first["length"]["value"] - 1))
 
 
+def test_each_suite_has_a_table_a_curve_and_a_comparison_of_its_own(tmp_path: Path) -> None:
+    stage = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,), suites=("math500", "aime24"))
+    report.run(stage)
+    tables = tables_of(stage)
+    (table,) = tables["headline"]
+    assert table["suites"] == ["math500", "aime24"]
+    assert all(row["suites"].keys() == {"math500", "aime24"} for row in table["rows"])
+    names = {f["name"]: f["title"] for f in tables["figures"]}
+    assert names["budget-s1"] == "Accuracy within a budget on math500"
+    assert names["pareto-s2"] == "Accuracy against length on aime24"
+    compared = [(d["suite"], d["after"]) for d in tables["differences"] if d["step"]]
+    assert compared == [(suite, model) for model in ("rl1", "lgrpo") for suite in ("math500", "aime24")]
+    html = (stage.folder / "report.html").read_text()
+    assert html.count("12 problems × 4 rollouts") == 2
+    assert "288 rollouts of 3 models on 24 problems" in html
+
+
 def test_models_are_compared_with_what_they_were_trained_from_and_with_the_first(reported: StageRun) -> None:
     pairs = [(d["before"], d["after"], d["step"]) for d in tables_of(reported)["differences"] if d["label"] == "T=1.0"]
     assert pairs == [("sft", "rl1", True), ("rl1", "lgrpo", True), ("sft", "lgrpo", False)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,16 @@ def folder_of(run: Path, stage: str) -> Path:
     return run / f"{stage}-{fake_hash(f'key of {stage}')[:12]}"
 
 
-def write_evaluation(run: Path, model: str, temperature: float, *, text: str = "") -> None:
+def problems_of(suites: tuple[str, ...]) -> list[Problem]:
+    return [replace(p, source=suites[i % len(suites)]) for i, p in enumerate(PROBLEMS)]
+
+
+def write_evaluation(run: Path, model: str, temperature: float, *, text: str, suites: tuple[str, ...]) -> None:
     accuracy, length = MODELS[model]
     rng = np.random.default_rng([len(model), int(10 * temperature)])
     config = EvalConfig(budgets=(40, 80, 120), samples=4, temperature=temperature, top_p=1.0, bootstrap=100)
     rows = []
-    for p in PROBLEMS:
+    for p in problems_of(suites):
         for k in range(4):
             right = bool(rng.random() < accuracy)
             tokens = int(np.clip(rng.normal(length, 10), 5, 120))
@@ -75,7 +80,7 @@ def write_evaluation(run: Path, model: str, temperature: float, *, text: str = "
     stage = f"{model}_t{int(10 * temperature):02}"
     folder = folder_of(run, stage)
     artifacts.write_parquet(folder / "completions.parquet", rows)
-    found = scores.score(attempts.gather(rows, PROBLEMS), config, grader={"version": "1"})
+    found = scores.score(attempts.gather(rows, problems_of(suites)), config, grader={"version": "1"})
     artifacts.write_json(folder / "scores.json", found)
     sources = {"model": f"{model}.model", "problems": "test.problems"}
     outputs = {"completions": "completions.parquet", "scores": "scores.json"}
@@ -112,12 +117,18 @@ def write_training(run: Path, stage: str, steps: int = 40) -> None:
     artifacts.write_json(folder / "manifest.json", made)
 
 
-def write_run(run: Path, *, temperatures: tuple[float, ...] = (1.0, 0.6), text: str = "") -> StageRun:
+def write_run(
+    run: Path,
+    *,
+    temperatures: tuple[float, ...] = (1.0, 0.6),
+    text: str = "",
+    suites: tuple[str, ...] = ("chains",),
+) -> StageRun:
     """The report stage of a finished run, ready to be run itself."""
     for stage in MODELS:
         write_training(run, stage)
         for temperature in temperatures:
-            write_evaluation(run, stage, temperature, text=text)
+            write_evaluation(run, stage, temperature, text=text, suites=suites)
     data = manifest("test", "data", {"count": 24}, {}, {"problems": "problems.parquet"})
     artifacts.write_json(folder_of(run, "test") / "manifest.json", data)
     stranger = manifest("unrelated", "data", {}, {}, {"problems": "problems.parquet"})
