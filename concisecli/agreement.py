@@ -72,14 +72,21 @@ def agree(rows: Iterable[Row], config: AgreementConfig, judge: JudgeMany) -> lis
     """Each row with its answer settled and flagged `verified` where its solution says the same; or why it goes."""
     settled = [settle(row, config) for row in rows]
     whole = [pair for pair in settled if not isinstance(pair, Drop)]
-    decided = iter(agree_settled(whole, config, judge))
-    return [pair if isinstance(pair, Drop) else next(decided) for pair in settled]
+    results = iter(agree_settled(whole, config, judge))
+    return [pair if isinstance(pair, Drop) else next(results) for pair in settled]
 
 
 def agree_settled(
     pairs: Sequence[tuple[Row, Reading | None]], config: AgreementConfig, judge: JudgeMany
 ) -> list[Row | Drop]:
     """`agree` for rows that `settle` has passed: the grader is asked about all of them at once."""
+    asked = questions(pairs)
+    return decided(pairs, config, dict(zip(asked, judge(asked), strict=True)))
+
+
+def questions(pairs: Sequence[tuple[Row, Reading | None]]) -> list[tuple[str, str]]:
+    """What the grader must be asked, as (answer, gold), where text alone does not decide: whether a gold can be read
+    at all, and whether a solution's answer equals it."""
     asked: dict[tuple[str, str], None] = {}
     for row, reading in pairs:
         gold = row.answer or ""
@@ -87,13 +94,21 @@ def agree_settled(
             asked[STRANGER, gold] = None
         if reading:
             asked |= {(text, gold): None for text in reading.texts if quick_verdict(text, gold) is None}
-    verdicts = dict(zip(asked, judge(list(asked)), strict=True)) if asked else {}
-    decided = [_decide(row, reading, verdicts) for row, reading in pairs]
+    return list(asked)
+
+
+def decided(
+    pairs: Sequence[tuple[Row, Reading | None]],
+    config: AgreementConfig,
+    verdicts: Mapping[tuple[str, str], Verdict],
+) -> list[Row | Drop]:
+    """What becomes of each row, given the verdicts on `questions`."""
+    results = [_decide(row, reading, verdicts) for row, reading in pairs]
     if config.check == "drop":
-        return decided
+        return results
     return [
         replace(row, flags=(*row.flags, result.reason)) if isinstance(result, Drop) else result
-        for (row, _), result in zip(pairs, decided, strict=True)
+        for (row, _), result in zip(pairs, results, strict=True)
     ]
 
 

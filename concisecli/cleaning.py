@@ -270,7 +270,7 @@ def is_proof(problem: str, answer: str) -> bool:
     """Whether a problem asks for a proof and for nothing else."""
     if PROOF_ANSWERS.fullmatch(answer.strip()):
         return True
-    return bool(ASKS_PROOF.search(problem)) and not ASKS_VALUE.search(problem)
+    return "?" not in problem and bool(ASKS_PROOF.search(problem)) and not ASKS_VALUE.search(problem)
 
 
 def incomplete(problem: str) -> str:
@@ -282,7 +282,7 @@ def incomplete(problem: str) -> str:
         return f"ends in '{text.split()[-1]}'"
     if re.search(r"[(\[{+\\<]$", text):
         return f"ends in '{text[-1]}'"
-    if not ASKS_SOMETHING.search(text):
+    if "?" not in text and not ASKS_SOMETHING.search(text):
         return "asks nothing"
     if text.endswith(",") and not ASKS_VALUE.search(text):
         return "ends in a comma and asks nothing"

@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from concisecli import canonical
 from concisecli.cleaning import FIGURE_CODE
@@ -67,15 +68,16 @@ class Hit:
 class Wording:
     """A text taken apart: content words, quantities and numbers in order, shingles of content words."""
 
-    __slots__ = ("content", "count", "numbers", "quantities", "shingles")
-
     def __init__(self, text: str) -> None:
-        words = canonical.tokens(FIGURE_CODE.sub(" ", text))
+        words = canonical.tokens(FIGURE_CODE.sub(" ", text) if "[asy]" in text else text)
         self.content = canonical.content(words)
         self.quantities = tuple(q for q in canonical.quantities(words) if q != "=")  # `O = (0,0)` and `O(0,0)`
         self.numbers = tuple(w for w in self.quantities if w[:1].isdigit())
         self.shingles = frozenset(canonical.shingles(self.content, 3))
-        self.count = Counter(self.content)
+
+    @cached_property
+    def count(self) -> Counter[str]:
+        return Counter(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,12 @@ class SuiteIndex:
         for at, part in enumerate(self.parts):
             if part.whole:
                 self.same.setdefault(part.wording.content, part.of)
-                self.by_quantities[part.wording.quantities].append(at)
+                if part.wording.quantities:
+                    self.by_quantities[part.wording.quantities].append(at)
                 for i in range(min(3, len(part.wording.numbers) - MIN_NUMBERS + 1)):
-                    self.by_numbers[part.wording.numbers[i : i + MIN_NUMBERS]].append(at)
+                    run = part.wording.numbers[i : i + MIN_NUMBERS]
+                    if len(set(run)) > 2 or max(map(len, run)) > 2:
+                        self.by_numbers[run].append(at)
             for shingle in sorted(part.wording.shingles, key=lambda s: (frequency[s], s))[:RAREST]:
                 self.where[shingle].append(at)
 

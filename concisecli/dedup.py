@@ -50,6 +50,7 @@ class Entry:
     """A row as dedup sees it. A smaller `rank` is kept rather than a larger one; ranks differ from row to row."""
 
     problem: str
+    words: str  # canonical.tokens(problem), joined by spaces
     answer: str | None
     key: bytes
     rank: tuple[int, ...]
@@ -156,19 +157,19 @@ def _alike(entries: Sequence[Entry], kept: Sequence[int], similarity: float) -> 
     index = RMinHashLSH(similarity, PERMUTATIONS, BANDS)
     for start in range(0, len(kept), CHUNK):
         chunk = kept[start : start + CHUNK]
-        shingles = [signed_shingles(entries[i].problem) for i in chunk]
+        shingles = [signed_shingles(entries[i].words) for i in chunk]
         for at, sketch in enumerate(RMinHash.from_token_sets(shingles, PERMUTATIONS, SEED)):
             found = index.query(sketch)
             index.insert(start + at, sketch)
             own = set(shingles[at])
             for other in sorted(found):
-                if jaccard(own, set(signed_shingles(entries[kept[other]].problem))) >= similarity:
+                if jaccard(own, set(signed_shingles(entries[kept[other]].words))) >= similarity:
                     yield chunk[at], kept[other]
 
 
-def signed_shingles(problem: str) -> list[str]:
+def signed_shingles(joined: str) -> list[str]:
     """Pairs of neighbouring content words, each marked with a hash of all quantities of the text."""
-    words = canonical.tokens(problem)
+    words = tuple(joined.split())
     quantities = "\x1f".join(sorted(canonical.firm_quantities(words)))
     mark = hashlib.blake2b(quantities.encode(), digest_size=6).hexdigest()
     return [f"{mark} {shingle}" for shingle in canonical.shingles(canonical.content(words), 2)] or [mark]

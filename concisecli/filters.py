@@ -83,6 +83,8 @@ def token_counter(config: SelectConfig) -> Callable[[str], int] | None:
 
 def language(text: str) -> str:
     """zh where Chinese characters are a tenth of the letters and more, else en."""
+    if text.isascii():
+        return "en"
     letters = sum(c.isalpha() for c in text) or 1
     return "zh" if len(CHINESE.findall(text)) >= 0.1 * letters else "en"
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from concisecli import sources
-from concisecli.agreement import agree_settled
+from concisecli.agreement import decided, questions
 from concisecli.artifacts import atomic_write, read_parquet, write_jsonl, write_parquet
 from concisecli.cleaning import Drop
 from concisecli.columns import PEEK_ROWS, ColumnMap, Row, column_map
@@ -23,6 +24,7 @@ from concisecli.monitor import progress
 from concisecli.records import ConciseError, Verdict
 from concisecli.rowwork import RowWork, Worked
 
+ASKED_AT_ONCE = 256
 JudgeMany = Callable[[Sequence[tuple[str, str]]], list[Verdict]]
 
 
@@ -34,6 +36,7 @@ class Kept:
     key: bytes
     response: str | None
     verified: bool
+    words: str = ""  # the problem's canonical tokens, for the search of near repeats
 
     @property
     def at(self) -> str:
@@ -121,52 +124,81 @@ def _part(
     mapping: ColumnMap,
     chunk: Sequence[sources.RawRow | sources.BadRow],
 ) -> tuple[list[Kept], list[dict[str, Any]], list[dict[str, Any]]]:
-    dropped: list[dict[str, Any]] = []
+    asking = Asking(judge)
+    dropped: dict[int, dict[str, Any]] = {}  # by position, so that the order does not tell how a part was cut
     hits: list[dict[str, Any]] = []
-    worked: list[Worked] = []
-    for raw in chunk:
+    worked: dict[int, Worked] = {}
+    for at, raw in enumerate(chunk):
         if isinstance(raw, sources.BadRow):
             if config.on_bad_row == "stop":
                 where = source.path or name
                 raise ConciseError(f"{where}: {raw.place} is {raw.reason}; mend it, or set on_bad_row: drop")
-            dropped.append(bad_row(name, raw))
+            dropped[at] = bad_row(name, raw)
             continue
         one = worker.work(name, source, mapping, raw.place, raw.fields)
         if one.hit:
             hits.append(overlap_record(one))
         if one.drop:
-            dropped.append(drop_record(one.row, one.drop, one.response))
+            dropped[at] = drop_record(one.row, one.drop, one.response)
         else:
-            worked.append(one)
-    items = [Kept(w.row, w.key, w.response, False) for w in worked]
-    if config.agreement is not None:
-        items = _judged(worked, config.agreement, judge, dropped)
+            worked[at] = one
+            if config.agreement is not None and one.row.answer is not None:
+                asking.add(one)
     kept = []
-    for item in items:
-        drop = seen.repeat(item) if seen is not None else None
-        if drop:
-            dropped.append(drop_record(item.row, drop, item.response))
+    for at, item in _judged(worked, config.agreement, asking).items():
+        if isinstance(item, Drop):
+            dropped[at] = drop_record(worked[at].row, item, worked[at].response)
+            continue
+        repeat = seen.repeat(item) if seen is not None else None
+        if repeat:
+            dropped[at] = drop_record(item.row, repeat, item.response)
             continue
         kept.append(item)
         if seen is not None:
             seen.add(item)
-    return kept, dropped, hits
+    return kept, [dropped[at] for at in sorted(dropped)], hits
 
 
-def _judged(
-    worked: Sequence[Worked], config: AgreementConfig, judge: JudgeMany, dropped: list[dict[str, Any]]
-) -> list[Kept]:
-    """The rows whose answers stand, verified ones marked; the others go to `dropped`."""
-    asked = [w for w in worked if w.row.answer is not None]
-    results = dict(zip(map(id, asked), agree_settled([(w.row, w.reading) for w in asked], config, judge), strict=True))
-    items = []
-    for w in worked:
-        result = results.get(id(w), w.row)
-        if isinstance(result, Drop):
-            dropped.append(drop_record(w.row, result, w.response))
-        else:
-            items.append(Kept(result, w.key, w.response, "verified" in result.flags))
-    return items
+class Asking:
+    """Questions to the grader, put to it some hundred rows at a time while the next rows are worked on."""
+
+    def __init__(self, judge: JudgeMany) -> None:
+        self.judge, self.waiting = judge, list[Worked]()
+        self.thread = ThreadPoolExecutor(1)
+        self.asked: set[tuple[str, str]] = set()
+        self.answers: list[Future[list[tuple[tuple[str, str], Verdict]]]] = []
+
+    def add(self, worked: Worked) -> None:
+        self.waiting.append(worked)
+        if len(self.waiting) >= ASKED_AT_ONCE:
+            self._ask()
+
+    def _ask(self) -> None:
+        new = [q for q in questions([(w.row, w.reading) for w in self.waiting]) if q not in self.asked]
+        self.asked.update(new)
+        self.answers.append(self.thread.submit(lambda: list(zip(new, self.judge(new), strict=True)) if new else []))
+        self.waiting = []
+
+    def verdicts(self) -> dict[tuple[str, str], Verdict]:
+        self._ask()
+        with self.thread:
+            return dict(pair for future in self.answers for pair in future.result())
+
+
+def _judged(worked: Mapping[int, Worked], config: AgreementConfig | None, asking: Asking) -> dict[int, Kept | Drop]:
+    """The rows whose answers stand, verified ones marked, and why the others go."""
+    results: dict[int, Row | Drop] = {at: w.row for at, w in worked.items()}
+    verdicts = asking.verdicts()
+    if config is not None:
+        places = [at for at, w in worked.items() if w.row.answer is not None]
+        pairs = [(worked[at].row, worked[at].reading) for at in places]
+        results |= dict(zip(places, decided(pairs, config, verdicts), strict=True))
+    return {
+        at: result
+        if isinstance(result, Drop)
+        else Kept(result, worked[at].key, worked[at].response, "verified" in result.flags, worked[at].words)
+        for at, result in results.items()
+    }
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -211,11 +243,15 @@ def part_schema() -> Any:
     types |= {"level": pa.float64(), "difficulty": pa.float64(), "pass_rate": pa.float64()}
     names = [f.name for f in fields(Row)]
     own = [(name, types.get(name, pa.string())) for name in names]
-    return pa.schema([*own, ("key", pa.binary()), ("response", pa.string()), ("verified", pa.bool_())])
+    return pa.schema(
+        [*own, ("key", pa.binary()), ("response", pa.string()), ("verified", pa.bool_()), ("words", pa.string())]
+    )
 
 
 def _write(path: Path, kept: Sequence[Kept], dropped: Sequence[dict[str, Any]], counts: dict[str, Any]) -> None:
-    rows = [asdict(k.row) | {"key": k.key, "response": k.response, "verified": k.verified} for k in kept]
+    rows = [
+        asdict(k.row) | {"key": k.key, "response": k.response, "verified": k.verified, "words": k.words} for k in kept
+    ]
     write_jsonl(path.with_suffix(".dropped.jsonl"), dropped)
     write_parquet(path, rows, part_schema())
     reasons = Counter(d["reason"] for d in dropped)
@@ -233,10 +269,10 @@ def _finished(path: Path) -> dict[str, Any] | None:
 def read_part(path: Path) -> list[Kept]:
     kept = []
     for row in read_parquet(path):
-        key, response, verified = row.pop("key"), row.pop("response"), row.pop("verified")
+        key, response, verified, words = (row.pop(name) for name in ("key", "response", "verified", "words"))
         for name in ("answers", "choices", "flags"):
             row[name] = tuple(row[name] or ())
-        kept.append(Kept(Row(**row), key, response, verified))
+        kept.append(Kept(Row(**row), key, response, verified, words))
     return kept
 
 

@@ -7,6 +7,7 @@ conflicts, near repeats and the draw over everything that is left. Synthetic sou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -83,12 +84,16 @@ def suite_sources(config: DataConfig) -> dict[str, tuple[FileSource | HubSource,
     local = local_copies(config)
     found = {}
     for suite in config.decontaminate.against:
-        recipe = yaml.safe_load(packaged("data_recipes", suite).read_text(encoding="utf-8"))
-        checked = DataConfig.model_validate(recipe)
+        checked = packaged_recipe(suite)
         for name, source in checked.sources.items():
             if isinstance(source, FileSource | HubSource):
                 found[name] = (_at(source, local[name]) if name in local else source, checked.cleaning)
     return found
+
+
+def packaged_recipe(name: str) -> DataConfig:
+    """A recipe that ships with the package, as it stands in its file."""
+    return DataConfig.model_validate(yaml.safe_load(packaged("data_recipes", name).read_text(encoding="utf-8")))
 
 
 def key_files(config: DataConfig) -> dict[str, Path]:
@@ -151,12 +156,13 @@ def gather(config: DataConfig, folder: Path) -> Gathered:
     real = row_sources(config)
     if not real:
         return gathered
-    suites = load_suites(config)
-    for problem in suites:
-        gathered.suites[problem.suite] = gathered.suites.get(problem.suite, 0) + 1
-    worker = RowWork(config, suites, load_library(config))
     seen = Seen() if config.dedup else None
-    with GraderPool(_grader(config)) as pool:
+    with GraderPool(_grader(config)) as pool, ThreadPoolExecutor(1) as beside:
+        beside.submit(pool.warm)  # its workers start on other cores while the suites are read here
+        suites = load_suites(config)
+        for problem in suites:
+            gathered.suites[problem.suite] = gathered.suites.get(problem.suite, 0) + 1
+        worker = RowWork(config, suites, load_library(config))
         judge = partial(judge_many, pool)
         for name, source in real.items():
             if source.role == "rows":
@@ -211,7 +217,7 @@ def _without_solution(item: Kept) -> Kept:
 
 def _entry(item: Kept, source_rank: int, at: int) -> Entry:
     rank = (0 if item.verified else 1, source_rank, at)
-    return Entry(item.row.problem or "", item.row.answer, item.key, rank, item.verified, item.at)
+    return Entry(item.row.problem or "", item.words, item.row.answer, item.key, rank, item.verified, item.at)
 
 
 def same_answers(pool: GraderPool, pairs: Sequence[tuple[str, str]]) -> list[bool]:

@@ -42,6 +42,7 @@ class Worked:
     reading: Reading | None = None
     drop: Drop | None = None
     hit: Hit | None = None
+    words: str = ""
 
 
 class RowWork:
@@ -107,13 +108,14 @@ class RowWork:
         if hit and rules and rules.action == "drop":
             drop = Drop("contaminated", f"{hit.suite} {hit.name}: {hit.rule}, {hit.share:.2f}")
             return Worked(row, key, response, reading, drop, hit)
-        return Worked(row, key, response, reading, None, hit)
+        return Worked(row, key, response, reading, None, hit, " ".join(canonical.tokens(row.problem or "")))
 
     def _unsettled(self, row: Row, key: bytes, response: str | None, drop: Drop) -> Worked:
         """A row whose answer could not be read; with `check: flag` an answer that was given stands."""
         rules = self.config.agreement
         if rules is not None and rules.check == "flag" and row.answer is not None:
-            return Worked(replace(row, flags=(*row.flags, drop.reason)), key, response)
+            words = " ".join(canonical.tokens(row.problem or ""))
+            return Worked(replace(row, flags=(*row.flags, drop.reason)), key, response, words=words)
         return Worked(row, key, response, drop=drop)
 
     def _lend(self, row: Row, key: bytes) -> Row:

@@ -46,7 +46,7 @@ class BadRow:
 Rows = Iterator[RawRow | BadRow]
 
 
-def read(name: str, source: FileSource | HubSource) -> Rows:
+def read(name: str, source: FileSource | HubSource, *, may_be_empty: bool = False) -> Rows:
     """Every row of the source in its own order.
 
     Raises ConciseError where the file is missing, empty, cut, or of another format than it says."""
@@ -55,7 +55,8 @@ def read(name: str, source: FileSource | HubSource) -> Rows:
         return _hub_rows(name, cast(HubSource, source))
     if not path.exists():
         raise ConciseError(f"source '{name}': {path} does not exist; fetch it or set sources.{name}.path")
-    return _not_empty(name, path, _file_rows(name, path, source.format))
+    rows = _file_rows(name, path, source.format)
+    return rows if may_be_empty else _not_empty(name, path, rows)
 
 
 def size(source: FileSource | HubSource) -> int | None:

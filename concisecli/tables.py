@@ -18,10 +18,11 @@ BUFFERED = 4096
 
 
 class TableWriter:
-    """A file that appears whole, with at least one row, or not at all. `schema` None: that of the first rows."""
+    """A file that appears whole or not at all. `schema` None: that of the first rows. Without rows there is a file only
+    with `even_empty`, which needs a schema."""
 
-    def __init__(self, path: Path, schema: Any) -> None:
-        self.path, self.schema, self.rows = path, schema, 0
+    def __init__(self, path: Path, schema: Any, *, even_empty: bool = False) -> None:
+        self.path, self.schema, self.rows, self.even_empty = path, schema, 0, even_empty
         self.buffer: list[dict[str, Any]] = []
         self.writer: Any = None
         self.stack = ExitStack()
@@ -47,7 +48,7 @@ class TableWriter:
                   "loss_spans": spans})  # fmt: skip
 
     def _flush(self) -> None:
-        if not self.buffer:
+        if not self.buffer and not (self.even_empty and self.writer is None):
             return
         if self.path.suffix == ".jsonl":
             self._open_text().write("".join(map(json_line, self.buffer)))
@@ -101,6 +102,6 @@ class DroppedWriter:
 
 def read_dropped(path: Path) -> Iterable[dict[str, Any]]:
     """The records of dropped.jsonl.zst."""
-    for row in sources.read("dropped", FileSource(path=path, format="jsonl")):
+    for row in sources.read("dropped", FileSource(path=path, format="jsonl"), may_be_empty=True):
         if isinstance(row, sources.RawRow):
             yield row.fields

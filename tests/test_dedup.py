@@ -18,7 +18,15 @@ def same_text(pairs):
 def entries(*rows):
     """(problem, answer[, verified]) in order of trust."""
     return [
-        Entry(problem, answer, canonical.key(problem), (0 if more else 1, i), bool(more), f"s line {i + 1}")
+        Entry(
+            problem,
+            " ".join(canonical.tokens(problem)),
+            answer,
+            canonical.key(problem),
+            (0 if more else 1, i),
+            bool(more),
+            f"s line {i + 1}",
+        )
         for i, (problem, answer, *more) in enumerate(rows)
     ]
 

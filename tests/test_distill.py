@@ -76,6 +76,7 @@ def test_a_teacher_gives_examples_and_a_list_of_what_it_could_not_solve(stage):
     assert result.rows == {"examples": len(examples), "dropped": len(unsolved)}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_from_its_finished_parts(stage, monkeypatch):
     whole, cut = stage("whole"), stage("cut")
     for run in (whole, cut):

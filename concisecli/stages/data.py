@@ -74,9 +74,10 @@ def _write_rows(
 ) -> dict[str, int]:
     """One pass over the parts: what stays goes to the tables, what goes to the file of dropped rows."""
     with ExitStack() as stack:
+        kinds = {source.rows for source in recipes.row_sources(config).values() if source.role == "rows"}
         tables = {
-            "problems": TableWriter(folder / "problems.parquet", problem_schema()),
-            "examples": TableWriter(folder / "examples.parquet", example_schema()),
+            "problems": TableWriter(folder / "problems.parquet", problem_schema(), even_empty="problems" in kinds),
+            "examples": TableWriter(folder / "examples.parquet", example_schema(), even_empty="examples" in kinds),
         }
         for tool in config.to:
             if tool in exports.PROBLEM_ROWS:
@@ -102,7 +103,8 @@ def _write_rows(
                 _add_problem(tables, recipes.problem_of(item))
             else:
                 _add_example(tables, recipes.example_of(item))
-    return {name: table.rows for name, table in tables.items() if table.rows} | {"dropped": dropped.rows}
+    written = {name: table.rows for name, table in tables.items() if table.rows or table.even_empty}
+    return written | {"dropped": dropped.rows}
 
 
 def _add_problem(tables: dict[str, TableWriter], problem: Problem) -> None:
