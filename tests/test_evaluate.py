@@ -57,25 +57,21 @@ def finished(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Stag
 def test_the_curve_equals_real_runs_with_each_limit(finished: StageRun, tiny_model: Path) -> None:
     tokenizer, engine = load_tokenizer(tiny_model), rollout.make_engine(HfConfig(), tiny_model)
     scores = artifacts.read_json(finished.folder / "scores.json")
-    seen = set()
-    for budget in BUDGETS:
-        sampled = rollout.sample_groups(
-            engine,
-            tokenizer,
-            problems(),
-            rollout.Sampling(max_response_tokens=budget),
-            PROMPT,
-            seed=0,
-            step=0,
-            samples=10,
-        )
-        right = [
-            [c.finished and fnmatch.fnmatchcase(c.text, NO_DIGIT_FIRST) for c in completions]
-            for _, _, completions in sampled
-        ]
-        assert scores["overall"]["budgets"][str(budget)]["value"] == pytest.approx(np.mean(right), abs=1e-15)
-        seen.add(float(np.mean(right)))
-    assert len(seen) > 2, "the budgets must tell something apart"
+    rows = rows_of(finished)
+    shares = []
+    for budget in (*BUDGETS, *range(5, 200, 25)):
+        sampling = rollout.Sampling(max_response_tokens=budget)
+        groups = rollout.sample_groups(engine, tokenizer, problems(), sampling, PROMPT, seed=0, step=0, samples=10)
+        really = {
+            (problem.id, k): c.finished and fnmatch.fnmatchcase(c.text, NO_DIGIT_FIRST)
+            for problem, _, completions in groups
+            for k, c in enumerate(completions)
+        }
+        assert really == {key: row["correct"] and row["length"] <= budget for key, row in rows.items()}
+        shares.append(np.mean(list(really.values())))
+        if budget in BUDGETS:
+            assert scores["overall"]["budgets"][str(budget)]["value"] == pytest.approx(shares[-1], abs=1e-15)
+    assert len(set(shares)) > 5, "the budgets must tell something apart"
 
 
 def test_pass_at_1_is_the_accuracy_at_the_largest_budget(finished: StageRun) -> None:
