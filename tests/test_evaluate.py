@@ -6,6 +6,7 @@ import fnmatch
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,27 @@ def test_an_interrupted_run_goes_on_with_equal_bytes(
     assert not (run.folder / "completions").exists()
 
 
+def test_another_grader_or_budget_samples_nothing_anew(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = stage(tmp_path / "run" / "first", tiny_model, problems(2), config())
+    evaluate.run(first)
+    changed = config(budgets=(50, 200), grader=GraderConfig(profile="strict", workers=1))
+    alone = stage(tmp_path / "elsewhere" / "alone", tiny_model, problems(2), changed)
+    evaluate.run(alone)
+
+    monkeypatch.setattr(evaluate, "make_engine", None)  # whoever calls it fails
+    again = replace(stage(tmp_path / "other", tiny_model, problems(2), changed), folder=first.folder.parent / "again")
+    again.folder.mkdir()
+    evaluate.run(again)
+    for name in ("completions.parquet", "scores.json"):
+        assert artifacts.sha256_file(again.folder / name) == artifacts.sha256_file(alone.folder / name)
+    hotter = replace(again, config=config(temperature=1.5), folder=first.folder.parent / "hotter")
+    hotter.folder.mkdir()
+    with pytest.raises(TypeError):
+        evaluate.run(hotter)
+
+
 def test_another_seed_gives_other_rollouts(finished: StageRun, tiny_model: Path, tmp_path: Path) -> None:
     run = stage(tmp_path, tiny_model, problems(), config(seed=1))
     evaluate.run(run)
@@ -212,6 +234,7 @@ def test_a_custom_check_that_names_no_answer_still_leaves_votes() -> None:
 
 ON_ONE_OF_TWO_RANKS = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from concisecli import dist
 from concisecli.stages import evaluate

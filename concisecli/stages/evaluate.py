@@ -2,6 +2,7 @@
 
     completions/part-00003.parquet   what was sampled, as it came; an interrupted run goes on behind the last part
     completions.parquet              the same with verdicts, once all parts are there
+    sampling.json                    what they were sampled from and how: another grader or budget samples nothing anew
     scores.json                      derived from it; see `scores`
 
 A rollout's seed comes from (seed, problem id, sample index) alone, so neither the order of the problems nor how they
@@ -26,9 +27,11 @@ from concisecli.policy import load_tokenizer
 from concisecli.prompts import opens_think, prompt_ids
 from concisecli.records import ConciseError, Problem, StageResult, StageRun, Verdict
 from concisecli.rollout import Sampling, make_engine, sample_groups
+from concisecli.store import HashCache
 
 PART_ROLLOUTS = 2048  # in one part: enough to keep an engine busy, little enough to lose
-PARTS, COMPLETIONS, SCORES = "completions", "completions.parquet", "scores.json"
+PARTS, COMPLETIONS, SCORES, SAMPLING = "completions", "completions.parquet", "scores.json", "sampling.json"
+SAMPLED = ("problem_id", "sample", "length", "text", "finish_reason", "think_open")  # what the engine gave
 Row = dict[str, Any]
 
 
@@ -47,10 +50,12 @@ def run(stage: StageRun) -> StageResult:
     tokenizer = load_tokenizer(model)
     fitting, left_out = fit(tokenizer, model, problems, config)
     if not (stage.folder / COMPLETIONS).exists():
-        generate(stage, tokenizer, model, fitting)
+        earlier = sampled_before(stage)
+        if not earlier:
+            generate(stage, tokenizer, model, fitting)
         dist.barrier()
         if dist.rank() == 0:
-            grade(stage.folder, fitting, config.grader)
+            grade(stage.folder, earlier or parts_of(stage.folder), fitting, config.grader)
     dist.barrier()
     found = _score(stage.folder, fitting, config, left_out)
     dist.barrier()
@@ -120,6 +125,31 @@ def context_of(model: Path) -> int | None:
     return getattr(AutoConfig.from_pretrained(model).get_text_config(), "max_position_embeddings", None)
 
 
+def sampled_before(stage: StageRun) -> list[Path]:
+    """The completions that another eval of the same run sampled from the same model and problems in the same way, so
+    that only verdicts and scores are left to make; none where there is no such. Notes how this stage samples."""
+    config: EvalConfig = stage.config
+    hashes = HashCache(stage.folder.parent.parent / ".hashes.json")
+    settings = scores.settings_of(config)
+    asked = {role: hashes.of(stage.one(role)) for role in ("model", "problems")} | {
+        name: settings[name]
+        for name in ("temperature", "top_p", "min_p", "samples", "seed", "max_prompt_tokens", "engine", "prompt")
+    }
+    asked["limit"] = max(config.budgets)
+    for path in sorted(stage.folder.parent.glob(f"*/{SAMPLING}")):
+        found = path.parent / COMPLETIONS
+        if path.parent != stage.folder and found.is_file() and read_json(path) == asked:
+            note(f"{stage.name}: the completions of {path.parent.name} are judged anew, nothing is sampled")
+            return [found]
+    if dist.rank() == 0:
+        write_json(stage.folder / SAMPLING, asked)
+    return []
+
+
+def parts_of(folder: Path) -> list[Path]:
+    return sorted((folder / PARTS).glob("part-*.parquet"))
+
+
 def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Problem]) -> None:
     """Sample the parts that are not there yet; this rank's share of them."""
     config: EvalConfig = stage.config
@@ -158,11 +188,10 @@ def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Pr
 # --- grading ----------------------------------------------------------------------------------------------------------
 
 
-def grade(folder: Path, problems: Sequence[Problem], grader: GraderConfig) -> None:
-    """All parts, judged, as completions.parquet; then the parts are no longer needed."""
+def grade(folder: Path, parts: Sequence[Path], problems: Sequence[Problem], grader: GraderConfig) -> None:
+    """All parts, judged, as completions.parquet; then the folder's own parts are no longer needed."""
     began = time.monotonic()
-    parts = sorted((folder / PARTS).glob("part-*.parquet"))
-    rows = [row for part in parts for row in _read(part)]
+    rows = [{name: row[name] for name in SAMPLED} for part in parts for row in _read(part)]
     write_parquet(folder / COMPLETIONS, judge(rows, problems, grader))
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     _note(folder, "grade", time.monotonic() - began)
@@ -214,8 +243,7 @@ def _read(path: Path) -> list[Row]:
         rows = read_parquet(path)
     except ConciseError as error:
         raise ConciseError(f"{error}; delete it and run the same command again to sample it anew") from error
-    needed = ("problem_id", "sample", "length", "text", "finish_reason", "think_open")
-    missing = [name for name in needed if rows and name not in rows[0]]
+    missing = [name for name in SAMPLED if rows and name not in rows[0]]
     if missing:
         raise ConciseError(f"{path} has no column {', '.join(missing)}; it is not a file of completions")
     return rows
