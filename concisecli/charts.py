@@ -19,6 +19,7 @@ MOST_POINTS = 160  # of a training curve; longer logs are averaged
 def evaluation_figures(
     groups: Sequence[Settings], slots: Mapping[str, int], parents: Mapping[str, str]
 ) -> list[Figure]:
+    """Per group of settings: budget curve and accuracy against length of each suite, then what is over all of them."""
     found: list[Figure] = []
     for place, group in enumerate(groups):
         mark = f"-{place + 1}" if len(groups) > 1 else ""
@@ -291,9 +292,14 @@ def _starts(rl: Sequence[Training]) -> dict[str, int]:
         parent = stages.get(stages[stage].parent)
         if parent is None or parent.stage in seen:
             return 0
-        return start(parent.stage, seen | {stage}) + len(parent.rows)
+        return start(parent.stage, seen | {stage}) + _step(parent.rows[-1], len(parent.rows) - 1)
 
     return {stage: start(stage) for stage in stages}
+
+
+def _step(row: Json, place: int) -> int:
+    """The step of a row, counted from 1."""
+    return int(row.get("step", place)) + 1
 
 
 def _always_zero(rl: Sequence[Training], key: str) -> bool:
@@ -302,7 +308,11 @@ def _always_zero(rl: Sequence[Training], key: str) -> bool:
 
 def _curve(training: Training, key: str, start: int, slot: int) -> Series | None:
     """The metric over steps; long logs as means over runs of equally many steps."""
-    points = [(start + i + 1, row[key]) for i, row in enumerate(training.rows) if isinstance(row.get(key), int | float)]
+    points = [
+        (start + _step(row, i), row[key])
+        for i, row in enumerate(training.rows)
+        if isinstance(row.get(key), int | float)
+    ]
     if not points:
         return None
     every = -(-len(points) // MOST_POINTS)
@@ -331,7 +341,8 @@ def _since_the_start(rl: Sequence[Training]) -> str:
 
 
 def _group_kinds(training: Training, start: int) -> Figure:
-    present = [row for row in training.rows if all(key in row for key, _, _ in KINDS)]
+    steps = [(_step(row, i), row) for i, row in enumerate(training.rows) if all(key in row for key, _, _ in KINDS)]
+    present = [row for _, row in steps]
     totals = [max(1.0, sum(row[key] for key, _, _ in KINDS)) for row in present]
     every = -(-len(present) // MOST_POINTS) or 1
 
@@ -339,7 +350,7 @@ def _group_kinds(training: Training, start: int) -> Figure:
         values = [row[key] / total for row, total in zip(present, totals, strict=True)]
         return tuple(float(np.mean(values[i : i + every])) for i in range(0, len(values), every))
 
-    x = tuple(float(start + i + 1) for i in range(0, len(present), every))
+    x = tuple(float(start + step) for step, _ in steps[::every])
     return Figure(
         f"groups-{_slug(training.stage)}",
         f"Kinds of groups in {training.stage}",

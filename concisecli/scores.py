@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 from concisecli.algo import metrics
 from concisecli.attempts import BREAKDOWNS, KEPT_EXTRA, PASS_RATE_BINS, Attempts, pass_rate_bin, source_of, split
 from concisecli.config import EvalConfig
-from concisecli.records import Bools, ConciseError
+from concisecli.records import Bools, ConciseError, Outcome
 from concisecli.store import split_config
 
 SCHEMA = 1
-OUTCOMES = ("match", "mismatch", "no_answer", "timeout", "error")
+OUTCOMES = get_args(Outcome)
 POOL = tuple(word for word in metrics.REFLECTION_WORDS if word != "python")
 GRID_POINTS = 48  # of the fine budget curve
 

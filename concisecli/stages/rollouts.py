@@ -9,17 +9,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from concisecli import wording
 from concisecli.artifacts import read_parquet
-from concisecli.records import ConciseError, UsageError
+from concisecli.records import ConciseError, Outcome, UsageError
 
 Row = dict[str, Any]
 Order = Literal["drawn", "longest", "shortest"]
-VERDICTS = ("match", "mismatch", "no_answer", "timeout", "error")
+VERDICTS = get_args(Outcome)
 # Columns of training and of evaluation that mean the same under one name; what a file lacks is None.
 COLUMNS = (
     "step",
