@@ -279,10 +279,7 @@ def _bracketed(found: Sequence[Token]) -> Any:
     if left == "\\{":
         bar, bars = _split(inside, lambda t: t.kind == "op" and t.text in ("|", ":"))
         if len(bars) == 1 and all(bar):
-            condition = _interpret(bar[1])
-            if isinstance(condition, (Chain, Items)):
-                return condition
-            raise Unreadable("set builder")
+            return _set_builder(bar[0], bar[1])
         members = _items(parts, [",", *[j.text for j in joints][1:]]) if joints else _interpret(inside)
         return Braces(members.parts if isinstance(members, Items) else (members,))
     if left in ("(", "[", "\\langle") and joints:
@@ -305,6 +302,23 @@ def _bracketed(found: Sequence[Token]) -> Any:
         if isinstance(inner, Matrix):
             return inner
     return None
+
+
+def _set_builder(element: tuple[Token, ...], condition: tuple[Token, ...]) -> Any:
+    r"""\{x | 1 < x < 3\} is its condition; a domain other than the reals before the bar is one condition more."""
+    conditions = _interpret(condition)
+    if not isinstance(conditions, (Chain, Items)):
+        raise Unreadable("set builder")
+    listed = list(conditions.parts) if isinstance(conditions, Items) else [conditions]
+    if any(t.text == "in" for t in element):
+        listed.append(_interpret(element))
+    elif len(element) > 1:
+        raise Unreadable("set builder")
+    listed = [c for c in listed if not (isinstance(c, Chain) and c.signs == ("in",) and c.parts[1] == NamedSet("R"))]
+    if not listed:
+        return NamedSet("R")
+    joined = conditions.joined if isinstance(conditions, Items) and conditions.joined == "or" else "and"
+    return listed[0] if len(listed) == 1 else Items(tuple(listed), joined)
 
 
 _MATRICES = {"pmatrix", "bmatrix", "matrix", "Bmatrix", "smallmatrix", "array"}

@@ -39,7 +39,7 @@ def _version(package: str) -> str:
 
 GRADER = {
     "name": "concise-answers",
-    "version": "1",  # raise it when a verdict can change
+    "version": "2",  # raise it when a verdict can change
     "math_verify": _version("math-verify"),
     "latex2sympy2_extended": _version("latex2sympy2-extended"),
     "sympy": _version("sympy"),

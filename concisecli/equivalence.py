@@ -39,6 +39,7 @@ from concisecli.units import drop_scale
 from concisecli.values import proportional, same_value, value_of
 
 MAX_ANSWER = 20_000  # characters; longer answers are compared as text only
+APPROXIMATION = 0.1  # how far apart, relative to the larger, the two sides of an approximation may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +249,7 @@ def _equal_scalars(g: Scalar, a: Scalar, slack: float = 0.0) -> bool | None:
     same = same_value(gold, answer, slack=slack)
     if same is True:
         return True
-    percent = _percent(g.tree, a.tree)
-    if percent is not None and percent:
+    if g.unit is None and a.unit is None and _percent(g.tree, a.tree):
         return True
     degrees = [drop_scale(s.unit) == "deg" for s in (g, a)]
     if degrees[0] != degrees[1] and (g.unit is None or a.unit is None):
@@ -363,8 +363,9 @@ def _equal_items(g: Any, a: Any) -> bool | None:
     if (point[0] is None) != (point[1] is None):
         # the names are gone on one side, so that the order has to tell which value is whose
         named, other = (point[0], a) if point[0] is not None else (point[1], g)
-        parts = other.parts if isinstance(other, (Items, Brackets)) else ()
-        return named is not None and _all(named, parts)
+        if not named or not isinstance(other, (Items, Brackets)) or any(isinstance(p, Chain) for p in other.parts):
+            return False
+        return _all(named, other.parts)
     sides: list[Any] = []
     for side in (g, a):
         if isinstance(side, Items):
@@ -384,9 +385,19 @@ def _equal_items(g: Any, a: Any) -> bool | None:
         return False
     if any(isinstance(s, Braces) for s in (g, a)):
         sides = [_distinct(s) for s in sides]
-    if _match_all(sides[0], sides[1]):
-        return True
-    return _equal_item_sets(g, a)
+    if _and_against_or(g, a):
+        return _equal_item_sets(g, a)
+    return _match_all(sides[0], sides[1]) or _equal_item_sets(g, a)
+
+
+def _and_against_or(g: Any, a: Any) -> bool:
+    """Between values either word only joins a list; between statements and letters the one is not the other."""
+    if not isinstance(g, Items) or not isinstance(a, Items) or {g.joined, a.joined} != {"and", "or"}:
+        return False
+    return any(
+        (isinstance(p, Chain) and not _is_definition(p)) or (isinstance(p, Scalar) and p.tree[0] == "sym")
+        for p in (*g.parts, *a.parts)
+    )
 
 
 def _named_values(side: Any) -> list[Any] | None:
@@ -488,11 +499,20 @@ def _chain_value(chain: Chain) -> Any:
     if named and len(rest) == 1 and isinstance(rest[0], Scalar) and parts[0].variable in names(rest[0].tree):
         return None
     for left, right, sign in zip(rest, rest[1:], signs, strict=False):
-        if sign == "=" and _equal(left, right) is False:
+        if (sign == "=" and _equal(left, right) is False) or (sign == "~" and _far_apart(left, right)):
             return None
     if "~" in signs:
         return [rest[0], rest[-1]]
     return rest[-1]
+
+
+def _far_apart(x: Any, y: Any) -> bool:
+    """Two numbers that no rounding makes one (5 is not about 6)."""
+    values = [value_of(p.tree) if isinstance(p, Scalar) else None for p in (x, y)]
+    if any(v is None for v in values):
+        return False
+    left, right = (complex(v) for v in values)
+    return abs(left - right) > APPROXIMATION * max(abs(left), abs(right))
 
 
 def _as_tree(part: Any) -> Node | None:

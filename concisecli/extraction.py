@@ -197,13 +197,21 @@ def _closing(tail: str) -> Extraction | None:
         return Extraction((display["dollar"] or display["bracket"]).strip(), "display")
     if bold := _BOLD_END.search(tail):
         return Extraction(bold["value"].strip(" :"), "bold")
-    if (
-        "\n" not in tail
-        and len(tail) <= 200
-        and len(re.findall(r"[^\W\d_]{2,}", re.sub(r"\\[A-Za-z]+", "", tail))) <= 3
-    ):
-        return Extraction(tail, "bare")
-    return None
+    return Extraction(tail, "bare") if _is_bare(tail) else None
+
+
+_ON_THE_WAY = re.compile(
+    r"(?i)(?:let|suppose|assume|consider|if|first|since|because|given|take|try|then|when|where|now|note|we|say|set|for)\b"
+    r"|.*(?<!\d)[.。]\s+\S|.*\d[.。]\s+[A-Za-z]"
+    r"|.*(?:\b(?:and|or|then|so|is|are|we|the|a|to|of|with|for|that|which|but|if|by|get)|[=+*/<>^(\[{,:-])\s*\Z"
+)
+
+
+def _is_bare(text: str) -> bool:
+    """Whether a text is only a value, a word or two: no sentence, none that breaks off."""
+    if "\n" in text or len(text) > 200 or _ON_THE_WAY.match(text):
+        return False
+    return len(re.findall(r"[^\W\d_]{2,}", re.sub(r"\\[A-Za-z]+", "", text))) <= 3
 
 
 def _closing_value(rest: str, link: str) -> str | None:

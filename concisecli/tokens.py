@@ -254,6 +254,9 @@ def _command(text: str, at: int, name: str, space: bool, out: list[Token], roman
         out.append(Token("sym", "i", space))
     elif name in FUNCTIONS or name in FUNCTION_NAMES:
         out.append(Token("fn", FUNCTION_NAMES.get(name, name), space))
+        if name == "sqrt" and (digits := re.match(r"\s*(\d)(?=\d)", text[end:])):  # prints a root of one digit only
+            out.extend([Token("open", "{"), Token("num", digits[1]), Token("close", "}")])
+            return end + digits.end()
     elif name in GREEK:
         out.append(Token("sym", name, space))
     else:

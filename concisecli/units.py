@@ -40,12 +40,20 @@ _define("Hz", "1:hz|hertz; 1000:khz")
 _define("year", "1:year|yr|年")
 _define("month", "1:month|月|个月")
 _GENERIC = {"unit", "单位"}
+_MULTIPLIERS = {
+    "dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12,
+    "百": 100, "千": 1000, "万": 10**4, "百万": 10**6, "千万": 10**7, "亿": 10**8,
+}  # fmt: skip
+_CHINESE_MULTIPLIER = re.compile(r"(百万|千万|百|千(?![瓦焦卡赫帕])|万|亿)(.*)")
+_CHINESE_NOT_UNITS = re.compile("以上|以下|以内|以外|左右|分之|次方|至少|至多|大约|不|非")
 # Words that change what the value means.
 _NOT_UNITS = words(
     "not or and more less than if when for where except but least most about no at maximum minimum remainder mod with "
     "approximately approx around roughly nearly over under between through to from by is are was were of in the only "
     "either neither both maybe possibly never none plus minus times divided equals equal am pm otherwise "
-    "余 不 非 约 大约 至少 至多 除"
+    "half halves third thirds quarter quarters tenth tenths hundredth hundredths thousandth thousandths squared cubed "
+    "power factorial root score gross hundreds thousands millions billions dozens twice double triple "
+    "余 不 非 约 大约 至少 至多 除 多 几 半"
 )
 _CHINESE_COUNTERS = set("个种人次组条只本张位岁件辆颗块名道台棵间双对层页支枝步盒份题根杯袋箱天篇")
 
@@ -74,19 +82,8 @@ def read_unit(found: list[Token]) -> tuple[list[Token], Unit | None]:
     """Split a value from the unit after (or the currency before) it. Words that change the meaning ("at least",
     "or", "remainder") are no units: the whole is returned as it was."""
     found = list(found)
-    if (
-        len(found) > 1
-        and found[0].kind == "text"
-        and found[0].text in ("dollar", "euro", "pound", "yuan", "rupee", "ruble", "won", "USD")
-    ):
-        return found[1:], Unit(((_base(found[0].text)[0], 1),))
-    if (
-        len(found) > 2
-        and found[0].text == "-"
-        and found[1].kind == "text"
-        and found[1].text in ("dollar", "euro", "pound", "yuan")
-    ):
-        return [found[0], *found[2:]], Unit(((_base(found[1].text)[0], 1),))
+    if currency := _currency(found):
+        return currency
     if degrees := _degrees(found):
         return degrees
     depth, start = 0, None
@@ -101,8 +98,38 @@ def read_unit(found: list[Token]) -> tuple[list[Token], Unit | None]:
         value = value[:-1]
     if not value or pairs(value) is None or pairs(rest) is None:
         return found, None
+    times, rest = _multiplier(rest)
+    if times:
+        value = [Token("open", "("), *value, Token("close", ")"), Token("op", "*"), Token("num", str(times))]
+    if not rest:
+        return value, None
     unit = _parse(rest)
     return (value, unit) if unit is not None else (found, None)
+
+
+_PREFIXES = words("dollar euro pound yuan rupee ruble won USD")
+
+
+def _currency(found: list[Token]) -> tuple[list[Token], Unit] | None:
+    """$10, -$10, $2.5 million."""
+    at = 1 if found and found[0].text == "-" else 0
+    if len(found) < at + 2 or found[at].kind != "text" or found[at].text not in _PREFIXES:
+        return None
+    amount, more = read_unit([*found[:at], *found[at + 1 :]])
+    if more is not None:
+        return None
+    return amount, Unit(((_base(found[at].text)[0], 1),))
+
+
+def _multiplier(rest: list[Token]) -> tuple[int, list[Token]]:
+    """What a number word before the unit multiplies with (0: none), and what follows it: 5 million people, 10 万元."""
+    word = rest[0].text if rest and rest[0].kind == "text" else ""
+    if word.lower() in _MULTIPLIERS:
+        return _MULTIPLIERS[word.lower()], rest[1:]
+    chinese = _CHINESE_MULTIPLIER.fullmatch(word)
+    if chinese and word not in _SCALES:
+        return _MULTIPLIERS[chinese[1]], [rest[0]._replace(text=chinese[2]), *rest[1:]] if chinese[2] else rest[1:]
+    return 0, rest
 
 
 def _degrees(found: list[Token]) -> tuple[list[Token], Unit] | None:
@@ -154,7 +181,7 @@ def _parse(rest: Sequence[Token]) -> Unit | None:
         if token.kind in ("text", "sym"):
             if token.kind == "sym" and i + 1 < len(rest) and rest[i + 1].text == ".":
                 return None  # p.m.
-            if lower in _NOT_UNITS or (token.kind == "sym" and len(word) > 1):
+            if lower in _NOT_UNITS or _CHINESE_NOT_UNITS.search(word) or (token.kind == "sym" and len(word) > 1):
                 return None
             if lower in ("square", "sq", "平方"):
                 pending = 2

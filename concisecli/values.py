@@ -314,7 +314,7 @@ def _points(variables: list[str]) -> list[dict[str, Any]]:
 
 def _same_function(a: Node, b: Node, variables: list[str]) -> bool | None:
     real = complex_points = 0
-    complex_differ = False
+    complex_differ = confirmed = False
     for env in _points(variables):
         values = []
         evaluate = Evaluator(50, env)
@@ -329,7 +329,11 @@ def _same_function(a: Node, b: Node, variables: list[str]) -> bool | None:
         tiny = ctx.mpf(10) ** -35
         scale = max(abs(x), abs(y))
         flat = [abs(ctx.im(v)) <= scale * tiny for v in (x, y)]
-        equal = abs(x - y) <= scale * ctx.mpf(10) ** -30 or _vanishes(a, b, env, abs(x - y))
+        close = abs(x - y) <= scale * ctx.mpf(10) ** -30
+        equal = close and confirmed
+        if not equal:  # once for all points: what is equal to 30 digits has to be so to 90
+            equal = _vanishes(a, b, env, abs(x - y), scale)
+            confirmed |= close and equal
         if flat[0] != flat[1]:
             return False
         if flat[0]:
@@ -346,16 +350,17 @@ def _same_function(a: Node, b: Node, variables: list[str]) -> bool | None:
     return None
 
 
-def _vanishes(a: Node, b: Node, env: dict[str, Any], difference: Any) -> bool:
+def _vanishes(a: Node, b: Node, env: dict[str, Any], difference: Any, scale: Any) -> bool:
     """Whether a small difference is rounding: then it shrinks as the digits grow. A small value does not."""
-    if difference > 1e-20:
+    if difference > 1e-20 and difference > scale * 1e-30:
         return False
     precise = Evaluator(110, env)
     try:
         x, y = (precise.mp(precise(tree)) for tree in (a, b))
     except (Undefined, TooBig):
         return False
-    return bool(abs(x - y) <= precise.ctx.mpf(difference) * precise.ctx.mpf(10) ** -30)
+    bound = max(precise.ctx.mpf(difference) * precise.ctx.mpf(10) ** -30, abs(x) * precise.ctx.mpf(10) ** -90)
+    return bool(abs(x - y) <= bound)
 
 
 def proportional(a: Node, b: Node, *, positive: bool = False) -> bool | None:
