@@ -124,7 +124,7 @@ def settle(row: Row, config: AgreementConfig) -> tuple[Row, Reading | None] | Dr
         answer = bare_answer(reading.texts[0])
         if answer is None:
             return Drop("no-answer", "the box is empty")
-        row = replace(row, answers=reading.texts[1:] if "one-of-several" in reading.flags else ())
+        row = replace(row, answers=reading.texts if "one-of-several" in reading.flags else ())
     if row.solution is None and config.without_solution == "drop":
         return Drop("no-solution")
     refused = refuse_choice(row.problem or "", answer or "", row.choices, config)

@@ -53,7 +53,6 @@ def card(
     name: str,
     config: DataConfig,
     sources: Mapping[str, FileSource | HubSource],
-    revisions: Mapping[str, str | None],
     gathered: Gathered,
     counts: Counts,
 ) -> str:
@@ -64,7 +63,7 @@ def card(
         f"{total:,} rows kept of {sum(t.read for t in gathered.tallies.values()):,} read; seed {config.seed}.",
         "",
     ]
-    parts += _sources(config, sources, revisions, gathered, counts)
+    parts += _sources(sources, gathered, counts)
     parts += _reasons(gathered, counts)
     parts += _contents(counts, total)
     parts += _decontamination(config, gathered)
@@ -75,9 +74,7 @@ def card(
 
 
 def _sources(
-    config: DataConfig,
     sources: Mapping[str, FileSource | HubSource],
-    revisions: Mapping[str, str | None],
     gathered: Gathered,
     counts: Counts,
 ) -> list[str]:
@@ -87,7 +84,7 @@ def _sources(
         read = f"{tally.read:,}" if tally else "-"
         lines.append(
             f"| {name} | {source.role} | {read} | {counts.kept[name]:,} | {source.licence or 'not stated'} "
-            f"| {identity(source, revisions.get(name))} |"
+            f"| {identity(source)} |"
         )
     lines += ["", "Columns taken:", ""]
     for name, tally in gathered.tallies.items():
@@ -97,14 +94,14 @@ def _sources(
     return [*lines, ""]
 
 
-def identity(source: FileSource | HubSource, revision: str | None) -> str:
+def identity(source: FileSource | HubSource) -> str:
     """What was read, so that it can be found again: the hub's name and commit, or a file's name and hash."""
     if source.path is not None:
         copy = f"local copy of {source.name}, " if isinstance(source, HubSource) else ""
         return f"{copy}{source.path.name} sha256 {sha256_path(source.path)[:16]}"
     assert isinstance(source, HubSource)
     doubt = "" if source.verified else " (name not looked up)"
-    return f"{source.name}{doubt} at {revision or source.revision or 'the newest revision'}"
+    return f"{source.name}{doubt} at {source.revision or 'a revision that could not be asked for'}"
 
 
 def _reasons(gathered: Gathered, counts: Counts) -> list[str]:

@@ -5,6 +5,7 @@ A recipe may say so under `columns`; what it leaves out is found by habit, and t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -165,10 +166,8 @@ def gsm8k_parts(text: str) -> tuple[str, tuple[str, ...]]:
 def prompt_text(value: Any) -> str | None:
     """The problem as a text: itself, or the last user message of a list of messages."""
     if isinstance(value, str) and value.lstrip().startswith('[{"'):
-        try:
+        with contextlib.suppress(ValueError):
             value = json.loads(value)
-        except ValueError:
-            return value
     if isinstance(value, list):
         value = _said(value, ("user", "human", None))
     if isinstance(value, list):  # content in parts
@@ -211,7 +210,7 @@ def _joined(value: Any) -> str | None:
         value = _said(value, ("assistant", "gpt"))
     if isinstance(value, list):
         value = next((item for item in value if isinstance(item, str) and item.strip()), None)
-    return value.strip() or None if isinstance(value, str) else None
+    return str(value).strip() or None if isinstance(value, str) else None
 
 
 def _dotted(fields: Mapping[str, Any], column: str) -> Any:

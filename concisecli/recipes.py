@@ -64,6 +64,17 @@ def _at(source: FileSource | HubSource, path: Path) -> FileSource | HubSource:
     return source.model_copy(update={"path": path})
 
 
+def pinned(config: DataConfig) -> DataConfig:
+    """The recipe with the commit of every hub data set it reads named."""
+    named = {
+        name: sources.pinned(source)
+        if name not in local_copies(config) and not isinstance(source, ChainsSource)
+        else source
+        for name, source in config.sources.items()
+    }
+    return config.model_copy(update={"sources": named})
+
+
 def local_copies(config: DataConfig) -> dict[str, Path]:
     """The `local` map: source name -> path, relative to the map's own folder."""
     if config.local is None:

@@ -86,13 +86,19 @@ def _table_size(path: Path) -> int | None:
         return None  # `read` will say what is wrong
 
 
-def revision(source: FileSource | HubSource) -> str | None:
-    """The commit of the hub data set that `read` will read; None for local files."""
+def pinned(source: FileSource | HubSource) -> FileSource | HubSource:
+    """The source with the commit of its hub data set named, so that what is recorded is what is read. A local copy, and
+    a hub that cannot be asked (an offline run reads its cache), are left as they are."""
     if not isinstance(source, HubSource) or source.path is not None or Path(source.name).exists():
-        return None
+        return source
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    return HfApi().dataset_info(source.name, revision=source.revision).sha
+    try:
+        commit = HfApi().dataset_info(source.name, revision=source.revision, timeout=10).sha
+    except (HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError):
+        return source
+    return source.model_copy(update={"revision": commit})
 
 
 def _not_empty(name: str, path: Path, rows: Rows) -> Rows:

@@ -70,7 +70,7 @@ def test_several_boxes_are_one_answer_where_all_were_asked_for(judge):
     both = "the solutions are \\boxed{-2} and \\boxed{1}"
     assert settled(judge, "Find all solutions.", None, both).answer == "-2, 1"
     assert settled(judge, "Find the largest root.", None, both).answer == "1"
-    assert settled(judge, "Enter only one of the foci, not both.", None, both).answers == ("-2",)
+    assert settled(judge, "Enter only one of the foci, not both.", None, both).answers == ("1", "-2")
     drop = AgreementConfig(several_boxes="drop")
     assert settled(judge, "Find all solutions.", None, both, drop).reason == "several-boxes"
     same = "\\boxed{\\frac12} that is \\boxed{0.5}"

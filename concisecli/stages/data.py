@@ -6,12 +6,12 @@ Writes problems.parquet and/or examples.parquet, dropped.jsonl.zst, data_card.md
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from concisecli import exports, recipes, sources
+from concisecli import exports, recipes
 from concisecli.artifacts import (
     example_schema,
     iter_jsonl,
@@ -22,7 +22,7 @@ from concisecli.artifacts import (
     write_text,
 )
 from concisecli.card import Counts, all_overlaps, card
-from concisecli.config import DataConfig
+from concisecli.config import DataConfig, FileSource, HubSource
 from concisecli.parts import drop_record
 from concisecli.records import Example, Problem, StageResult, StageRun
 from concisecli.tables import DroppedWriter, TableWriter
@@ -31,25 +31,24 @@ PARTS = "parts"
 
 
 def run(stage: StageRun) -> StageResult:
-    config: DataConfig = stage.config
-    problems, examples = recipes.synthetic(config)
-    real = recipes.row_sources(config)
-    if not real:
+    problems, examples = recipes.synthetic(stage.config)
+    if not recipes.row_sources(stage.config):
         return _write_synthetic(stage.folder, problems, examples)
-    revisions = {name: sources.revision(source) for name, source in real.items()}
+    config = recipes.pinned(stage.config)
+    real = recipes.row_sources(config)
     parts = stage.folder / PARTS
     gathered = recipes.gather(config, parts)
     decided = recipes.decide(config, gathered)
     counts = Counts()
     rows = _write_rows(stage.folder, config, gathered, decided, counts, problems, examples)
     outputs = _outputs(stage.folder, config, rows)
-    write_text(stage.folder / "data_card.md", card(stage.name, config, real, revisions, gathered, counts))
+    write_text(stage.folder / "data_card.md", card(stage.name, config, real, gathered, counts))
     outputs["card"] = "data_card.md"
     if any(tally.overlaps for tally in gathered.tallies.values()):
         write_jsonl(stage.folder / "overlaps.jsonl", all_overlaps(gathered))
         outputs["overlaps"] = "overlaps.jsonl"
     shutil.rmtree(parts)
-    return StageResult(outputs, _metrics(gathered, counts, revisions), rows)
+    return StageResult(outputs, _metrics(gathered, counts, real), rows)
 
 
 def _write_synthetic(folder: Path, problems: list[Problem], examples: list[Example]) -> StageResult:
@@ -139,13 +138,13 @@ def _outputs(folder: Path, config: DataConfig, rows: dict[str, int]) -> dict[str
     return {name: path for name, path in named.items() if (folder / path).exists()}
 
 
-def _metrics(gathered: recipes.Gathered, counts: Counts, revisions: dict[str, str | None]) -> dict[str, Any]:
+def _metrics(gathered: recipes.Gathered, counts: Counts, real: Mapping[str, FileSource | HubSource]) -> dict[str, Any]:
     read = sum(tally.read for tally in gathered.tallies.values())
     kept = sum(counts.kept.values())
     reasons: dict[str, int] = {}
     for found in (*(t.reasons for t in gathered.tallies.values()), *counts.reasons.values()):
         for reason, n in found.items():
             reasons[reason] = reasons.get(reason, 0) + n
-    pinned = {name: revision for name, revision in revisions.items() if revision}
+    revisions = {n: s.revision for n, s in real.items() if isinstance(s, HubSource) and s.path is None and s.revision}
     return {"read": read, "kept": kept, "verified": counts.verified, "dropped": dict(sorted(reasons.items())),
-            **({"revisions": pinned} if pinned else {})}  # fmt: skip
+            **({"revisions": revisions} if revisions else {})}  # fmt: skip
