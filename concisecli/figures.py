@@ -61,7 +61,8 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2
 INKS = {"ink": ("#1c2128", "#e8eaee"), "muted": ("#5d6673", "#9aa4b2"), "grid": ("#e2e5ea", "#2e343d")}
 SLOTS = len(LIGHT)
 STEPS = (1, 2, 2.5, 5, 10)  # between two ticks, times a power of ten
-WIDTH, HEIGHT = 4.7, 3.3  # inches of 72 px: wide enough for two columns, narrow enough for a telephone
+# Inches of 72 px: wide enough for two columns, narrow enough for a telephone; each row of a legend adds to the height.
+WIDTH, HEIGHT, LEGEND_ROW = 4.7, 3.05, 0.24
 
 # matplotlib knows no CSS variables: it draws with stand-in colours that `_with_variables` then replaces.
 _STAND_IN = {f"s{i}": f"#fe00{i:02x}" for i in range(SLOTS)} | {name: f"#fd00{i:02x}" for i, name in enumerate(INKS)}
@@ -84,7 +85,7 @@ def draw(figure: Figure) -> str:
     from matplotlib.figure import Figure as Canvas
 
     with matplotlib.rc_context(_style(figure.name)):
-        canvas = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
+        canvas = Canvas(figsize=(WIDTH, HEIGHT + LEGEND_ROW * _legend(figure)[0]), layout="constrained")
         axes = canvas.add_subplot()
         _DRAW[figure.kind](axes, figure)
         _frame(canvas, axes, figure)
@@ -135,13 +136,30 @@ def _colour(series: Series) -> str:
     return _STAND_IN[f"s{series.slot % SLOTS}"]
 
 
+def _dash(series: Series) -> Any:
+    return DASHES[(series.slot + series.slot // SLOTS) % SLOTS]  # the ninth series has the first one's colour only
+
+
+def _marker(series: Series) -> str:
+    return MARKERS[(series.slot + series.slot // SLOTS) % SLOTS]
+
+
+def _legend(figure: Figure) -> tuple[int, int]:
+    """(rows, columns) of the legend; none for a single line or bar."""
+    count = len(figure.series)
+    if count < 2 and figure.kind != "points":
+        return 0, 0
+    longest = max(len(s.name) for s in figure.series)
+    columns = min(count, 4 if longest < 7 else 3 if longest < 11 else 2 if longest < 22 else 1)
+    return -(-count // columns), columns
+
+
 def _id(figure: Figure, i: int) -> str:
     return f"{figure.name}-series-{i}"
 
 
 def _lines(axes: Any, figure: Figure) -> None:
     for i, s in enumerate(figure.series):
-        slot = s.slot % SLOTS
         sparse = max(1, len(s.x) // 8)
         if s.faint:
             axes.plot(s.x, s.faint, color=_colour(s), linewidth=0.9, alpha=0.35)
@@ -149,8 +167,8 @@ def _lines(axes: Any, figure: Figure) -> None:
             s.x,
             s.y,
             color=_colour(s),
-            linestyle=DASHES[slot],
-            marker=MARKERS[slot],
+            linestyle=_dash(s),
+            marker=_marker(s),
             markevery=(sparse // 2, sparse),
             label=s.name,
             gid=_id(figure, i),
@@ -161,7 +179,6 @@ def _lines(axes: Any, figure: Figure) -> None:
 
 def _points(axes: Any, figure: Figure) -> None:
     for i, s in enumerate(figure.series):
-        slot = s.slot % SLOTS
         axes.errorbar(
             s.x,
             s.y,
@@ -177,7 +194,7 @@ def _points(axes: Any, figure: Figure) -> None:
             s.y,
             color=_colour(s),
             linestyle="none",
-            marker=MARKERS[slot],
+            marker=_marker(s),
             markersize=8,
             label=s.name,
             gid=_id(figure, i),
@@ -274,8 +291,8 @@ def _frame(canvas: Any, axes: Any, figure: Figure) -> None:
         value_axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g}%"))
     for x in figure.marks:
         axes.axvline(x, color=_STAND_IN["muted"], linewidth=0.9, linestyle=(0, (1, 3)), zorder=0.5)
-    if len(figure.series) > 1 or figure.kind == "points":
-        columns = 2 if max(len(s.name) for s in figure.series) > 9 else min(4, len(figure.series))
+    _, columns = _legend(figure)
+    if columns:
         canvas.legend(loc="outside lower left", ncols=columns, handlelength=2.2, columnspacing=1.4)
 
 

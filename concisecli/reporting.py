@@ -225,12 +225,14 @@ def differences(groups: Sequence[Settings], parents: Mapping[str, str]) -> list[
 
 
 def lineage_pairs(group: Settings, parents: Mapping[str, str]) -> list[tuple[int, int]]:
-    """(parent, child) among the evaluations; a model of unknown parent follows the one before it."""
+    """(parent, child) among the evaluations; a model that no training log is about follows the one before it."""
     names = [e.model for e in group.evaluations]
     pairs = []
-    for i, name in enumerate(names[1:], 1):
-        parent = parents.get(name)
-        pairs.append((names.index(parent) if parent in names else i - 1, i))
+    for i, name in enumerate(names):
+        if name not in parents and i:
+            pairs.append((i - 1, i))
+        elif parents.get(name) in names:
+            pairs.append((names.index(parents[name]), i))
     return pairs
 
 

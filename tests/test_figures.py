@@ -62,6 +62,16 @@ def test_intervals_are_drawn() -> None:
     assert draw(LINES).count("<path") > draw(bare).count("<path")
 
 
+def test_many_series_make_a_taller_figure_and_stay_apart() -> None:
+    def height(svg: str) -> float:
+        return float(ElementTree.fromstring(svg).get("viewBox", "").split()[3])
+
+    many = replace(LINES, series=tuple(replace(TWO, name=f"a rather long name {i}", slot=i) for i in range(12)))
+    assert height(draw(many)) > height(draw(LINES)) + 60
+    first, ninth = draw(replace(LINES, series=(many.series[0],))), draw(replace(LINES, series=(many.series[8],)))
+    assert re.sub("a rather long name .", "", first) != re.sub("a rather long name .", "", ninth)
+
+
 def test_shares_are_written_in_percent() -> None:
     assert "60%" in draw(LINES)
     assert "%" not in draw(replace(LINES, percent=False))

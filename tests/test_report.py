@@ -228,7 +228,9 @@ def test_models_of_two_runs_are_told_apart_and_their_settings_compared(tmp_path:
         f"{run}/{m}" for run in ("seed0", "seed1") for m in toy_run.MODELS
     ]
     steps = [(d["before"], d["after"]) for d in tables["differences"] if d["step"]]
-    assert ("seed1/rl1", "seed1/lgrpo") in steps
+    assert steps == [
+        (f"{r}/{a}", f"{r}/{b}") for r in ("seed0", "seed1") for a, b in (("sft", "rl1"), ("rl1", "lgrpo"))
+    ]
     names = [f"{run}/{m}" for run in ("seed0", "seed1") for m in ("rl1", "lgrpo")]
     assert [s["stage"] for s in tables["ablation"]["stages"]] == names
     assert tables["ablation"]["settings"] == [{"setting": "lr", "values": [1e-4, 1e-4, 2e-4, 2e-4]}]
