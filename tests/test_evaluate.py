@@ -135,6 +135,12 @@ def test_another_grader_or_budget_samples_nothing_anew(
         evaluate.run(hotter)
 
 
+def test_a_model_without_a_chat_template_is_asked_in_plain_text(tiny_model: Path, tmp_path: Path) -> None:
+    run = stage(tmp_path, tiny_model, problems(1), config(prompt=PromptConfig(), budgets=(20,)))
+    assert PromptConfig().chat
+    assert evaluate.run(run).rows == {"completions": 10}
+
+
 def test_another_seed_gives_other_rollouts(finished: StageRun, tiny_model: Path, tmp_path: Path) -> None:
     run = stage(tmp_path, tiny_model, problems(), config(seed=1))
     evaluate.run(run)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from concisecli import artifacts, attempts, charts, examples, scores, wording
+from concisecli import artifacts, attempts, curves, examples, scores, wording
 from concisecli.config import EvalConfig, ReportConfig
 from concisecli.records import ConciseError, StageRun
 from concisecli.reporting import Training, flat
@@ -132,6 +132,17 @@ def test_steps_are_counted_along_the_line_of_descent(reported: StageRun) -> None
     (figure,) = [f for f in tables_of(reported)["figures"] if f["name"] == "accuracy"]
     spans = {s["name"]: (s["x"][0], s["x"][-1]) for s in figure["series"]}
     assert spans == {"rl1": (1.0, 40.0), "lgrpo": (41.0, 80.0)}
+
+
+def test_the_distribution_of_lengths_ends_at_all_rollouts(reported: StageRun) -> None:
+    (figure,) = [f for f in tables_of(reported)["figures"] if f["name"] == "lengths-1"]
+    for series in figure["series"]:
+        assert series["y"] == sorted(series["y"])
+        assert (series["y"][0], series["y"][-1]) == (0.0, 1.0)
+    sft = artifacts.read_json(reported.inputs["scores"][0])
+    lengths = [n for row in sft["problems"] for n in row["lengths"]]
+    at = figure["series"][0]["x"].index(50.0)
+    assert figure["series"][0]["y"][at] == pytest.approx(sum(n <= 50 for n in lengths) / len(lengths))
 
 
 def test_time_is_summed_by_phase(reported: StageRun) -> None:
@@ -302,16 +313,16 @@ def test_numbers_are_written_as_people_read_them() -> None:
 
 
 def test_a_running_mean_keeps_ends_and_level() -> None:
-    assert charts.running_mean([1.0, 2.0, 6.0], 1) == [1.5, 3.0, 4.0]
-    assert charts.running_mean([5.0] * 9, 3) == [5.0] * 9
-    assert charts.running_mean([1.0, 2.0], 0) == [1.0, 2.0]
+    assert curves.running_mean([1.0, 2.0, 6.0], 1) == [1.5, 3.0, 4.0]
+    assert curves.running_mean([5.0] * 9, 3) == [5.0] * 9
+    assert curves.running_mean([1.0, 2.0], 0) == [1.0, 2.0]
 
 
 def test_a_long_log_is_averaged_to_few_points() -> None:
     rows = [{"step": i, "accuracy": i / 5000} for i in range(5000)]
-    (figure,) = charts.training_figures([Training("rl1", "train", "", rows)], {"rl1": 0})
+    (figure,) = curves.training_figures([Training("rl1", "train", "", rows)], {"rl1": 0})
     (series,) = figure.series
-    assert len(series.x) <= charts.MOST_POINTS
+    assert len(series.x) <= curves.MOST_POINTS
     assert sum(series.faint or ()) / len(series.x) == pytest.approx(0.5, abs=0.01)
 
 

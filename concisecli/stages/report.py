@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from concisecli import charts, examples, figures, markdown, page, reporting
+from concisecli import charts, curves, examples, figures, markdown, page, reporting
 from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_json, write_text
 from concisecli.config import ReportConfig
 from concisecli.records import ConciseError, StageResult, StageRun
@@ -37,7 +37,7 @@ def run(stage: StageRun) -> StageResult:
     slots = reporting.Slots(evaluations, trainings).of
     groups = reporting.by_settings(evaluations)
     parents = reporting.parents_of(trainings)
-    drawn = charts.evaluation_figures(groups, slots, parents) + charts.training_figures(trainings, slots)
+    drawn = charts.evaluation_figures(groups, slots, parents) + curves.training_figures(trainings, slots)
     tables = {
         "title": config.title,
         "headline": reporting.headline(groups),
