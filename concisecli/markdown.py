@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from concisecli.reporting import ENDINGS, flat
-from concisecli.wording import NONE, change, number, percent, points, seconds, tokens
+from concisecli.wording import NONE, change, count, number, percent, points, seconds, tokens
 
 Json = dict[str, Any]
 
@@ -32,7 +32,7 @@ def render(tables: Mapping[str, Any]) -> str:
     if tables["lineage"]:
         parts += ["## Lineage", _lineage(tables["lineage"]), "## Settings", _settings(tables["lineage"])]
     if tables["cost"]:
-        parts += ["## Time", _cost(tables["cost"])]
+        parts += ["## Cost", _cost(tables["cost"])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -209,8 +209,16 @@ def _settings(rows: Sequence[Json]) -> str:
 
 def _cost(rows: Sequence[Json]) -> str:
     return _table(
-        ["stage", "phases"],
-        [[row["stage"], ", ".join(f"{name} {seconds(s)}" for name, s in row["seconds"].items())] for row in rows],
+        ["stage", "tokens sampled", "tokens trained on", "time by phase"],
+        [
+            [
+                row["stage"],
+                count(row["sampled_tokens"]),
+                count(row["trained_tokens"]),
+                ", ".join(f"{name} {seconds(s)}" for name, s in row["seconds"].items()),
+            ]
+            for row in rows
+        ],
     )
 
 

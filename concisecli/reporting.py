@@ -326,18 +326,35 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix[:-1]: value}
 
 
-def cost(timings: Mapping[str, Sequence[Json]]) -> list[Json]:
-    """Seconds of each phase of each stage, summed over its timings file."""
+def cost(
+    timings: Mapping[str, Sequence[Json]], trainings: Sequence[Training], evaluations: Sequence[Evaluation]
+) -> list[Json]:
+    """Of each stage: seconds of each phase, summed over its timings file, and tokens sampled and trained on."""
+    logs = {t.stage: t.rows for t in trainings}
+    sampled = {e.stage: sum(sum(row["lengths"]) for row in e.scores["problems"]) for e in evaluations}
     rows = []
     for stage, lines in timings.items():
-        spent: dict[str, float] = {}
-        for line in lines:
-            if "phase" in line:
-                spent[line["phase"]] = spent.get(line["phase"], 0.0) + line["seconds"]
-            elif "step" in line:
-                for name, seconds in line.items():
-                    if name not in ("step", "time"):
-                        spent[name] = spent.get(name, 0.0) + seconds
-        if spent:
-            rows.append({"stage": stage, "seconds": {name: round(s, 1) for name, s in spent.items()}})
+        log = logs.get(stage, [])
+        drawn = sampled.get(stage) or round(sum(_rollouts(row) * (row.get("length") or 0) for row in log))
+        trained = round(sum(row.get("tokens") or 0 for row in log))
+        seconds = _seconds(lines)
+        if seconds or drawn or trained:
+            rows.append({"stage": stage, "seconds": seconds, "sampled_tokens": drawn, "trained_tokens": trained})
     return rows
+
+
+def _rollouts(row: Json) -> float:
+    """Rollouts of a step, from the counts of their outcomes."""
+    return sum(value or 0 for name, value in row.items() if name.startswith("grade/"))
+
+
+def _seconds(lines: Sequence[Json]) -> dict[str, float]:
+    spent: dict[str, float] = {}
+    for line in lines:
+        if "phase" in line:
+            spent[line["phase"]] = spent.get(line["phase"], 0.0) + line["seconds"]
+        elif "step" in line:
+            for name, seconds in line.items():
+                if name not in ("step", "time"):
+                    spent[name] = spent.get(name, 0.0) + seconds
+    return {name: round(seconds, 1) for name, seconds in spent.items()}

@@ -145,9 +145,14 @@ def test_the_distribution_of_lengths_ends_at_all_rollouts(reported: StageRun) ->
     assert figure["series"][0]["y"][at] == pytest.approx(sum(n <= 50 for n in lengths) / len(lengths))
 
 
-def test_time_is_summed_by_phase(reported: StageRun) -> None:
-    (row,) = [row for row in tables_of(reported)["cost"] if row["stage"] == "rl1"]
-    assert row["seconds"] == {"generate": 20.0, "train": 10.0}
+def test_cost_is_time_by_phase_and_tokens(reported: StageRun) -> None:
+    cost = {row["stage"]: row for row in tables_of(reported)["cost"]}
+    assert cost["rl1"]["seconds"] == {"generate": 20.0, "train": 10.0}
+    log = list(artifacts.iter_jsonl(reported.inputs["metrics"][1]))
+    assert cost["rl1"]["sampled_tokens"] == round(sum(32 * row["length"] for row in log))
+    assert cost["rl1"]["trained_tokens"] == 40 * 500
+    sft = artifacts.read_json(reported.inputs["scores"][0])
+    assert cost["sft_t10"]["sampled_tokens"] == sum(n for row in sft["problems"] for n in row["lengths"])
 
 
 def test_equal_runs_give_equal_reports(reported: StageRun, tmp_path: Path) -> None:

@@ -107,6 +107,9 @@ def write_training(run: Path, stage: str, steps: int = 40) -> None:
                 "groups/mixed": 20.0 * (1 - done) + 2,
                 "groups/all_wrong": 4.0 * (1 - done),
                 "signal_share/groups": 1 - done / 2,
+                "grade/match": 20.0,
+                "grade/mismatch": 12.0,
+                "tokens": 500.0,
             }
         )
     artifacts.write_jsonl(folder / "metrics.jsonl", rows)

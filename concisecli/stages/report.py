@@ -38,6 +38,8 @@ def run(stage: StageRun) -> StageResult:
     groups = reporting.by_settings(evaluations)
     parents = reporting.parents_of(trainings)
     drawn = charts.evaluation_figures(groups, slots, parents) + curves.training_figures(trainings, slots)
+    made = [*(t.stage for t in trainings), *(e.stage for e in evaluations)]
+    timings = {name: _timings(path) for name, (path, _) in zip(made, logged + scored, strict=True)}
     tables = {
         "title": config.title,
         "headline": reporting.headline(groups),
@@ -47,9 +49,8 @@ def run(stage: StageRun) -> StageResult:
         "figures": [asdict(figure) for figure in drawn],
         "examples": _examples(config, evaluations, [path for path, _ in scored]),
         "lineage": reporting.lineage(_ancestors(runs, [m for _, m in scored + logged if m])),
-        "cost": reporting.cost({t.stage: _timings(path) for t, (path, _) in zip(trainings, logged, strict=True)}
-                               | {e.stage: _timings(path) for e, (path, _) in zip(evaluations, scored, strict=True)}),
-    }  # fmt: skip
+        "cost": reporting.cost(timings, trainings, evaluations),
+    }
     pictures = {figure.name: figures.draw(figure) for figure in drawn}
     for name, svg in pictures.items():
         write_text(stage.folder / "figures" / f"{name}.svg", figures.standalone(svg))
