@@ -20,7 +20,7 @@ from concisecli.records import Verdict
 
 JudgeMany = Callable[[Sequence[tuple[str, str]]], list[Verdict]]  # (answer, gold) pairs -> verdicts, hostile ones too
 
-BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
 TAIL = 200  # characters at the end of a solution without a box in which its last number is looked for
@@ -44,6 +44,7 @@ PLAIN = re.compile(
     r"-?\d{1,30}(?:\.\d{1,30})?|-?\\d?frac\{-?\d{1,9}\}\{\d{1,9}\}|-?\d{1,9}/\d{1,9}|\(?-?\d+, ?-?\d+\)?"
 )
 UNREADABLE = frozenset(("unreadable", "too-deep", "ellipsis"))
+MOST_WORDS = 6  # of an answer in words: `no solution`, `red and blue`
 STRANGER = "-7919/7907"  # equals no answer: against it, a gold shows by the deciding rule whether it was read at all
 
 ASKS_TO_CHOOSE = re.compile(
@@ -119,8 +120,8 @@ def settle(row: Row, config: AgreementConfig) -> tuple[Row, Reading | None] | Dr
         return reading
     answer = choice_value(row.answer, config) if row.answer else None
     if row.answer is None:
-        if reading is None:
-            return Drop("no-answer")
+        if reading is None or "last-formula" in reading.flags:
+            return Drop("no-answer", "" if reading is None else "and its solution boxes none")
         answer = bare_answer(reading.texts[0])
         if answer is None:
             return Drop("no-answer", "the box is empty")
@@ -146,6 +147,8 @@ def _decide(row: Row, reading: Reading | None, verdicts: Mapping[tuple[str, str]
     stranger = verdicts.get((STRANGER, gold))
     if stranger is not None and (stranger.rule in UNREADABLE or stranger.outcome in ("timeout", "error")):
         return Drop("unparseable-answer", gold[:80])
+    if stranger is not None and stranger.rule == "words" and len(gold.split()) > MOST_WORDS:
+        return Drop("unparseable-answer", "a sentence, not an answer")
     if reading is None or (all(map(bare_letter, reading.texts)) and bare_letter(gold) is None):
         letter = () if reading is None else ("choice-letter-only",)  # the solution names a choice, not its value
         return replace(row, flags=(*row.flags, *letter, "unverified"))

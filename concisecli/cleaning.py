@@ -5,12 +5,14 @@ Every refusal has a reason from `REASONS`, so that a card can count them. Nothin
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from dataclasses import dataclass, replace
 
 from concisecli.columns import Row
 from concisecli.config import CleaningConfig
+from concisecli.extraction import box_content, extract
 
 REASONS = {
     "bad-row": "no row of the format",
@@ -58,6 +60,13 @@ INSTRUCTION_PREFIXES = (
     "Problem:",
     "Question:",
     "Q:",
+    "User:",
+    "Human:",
+    "### Instruction:",
+    "### Problem:",
+    "[INST]",
+    "<|im_start|>user",
+    "<|begin_of_text|>",
 )
 INSTRUCTION_SUFFIXES = (
     'Remember to put your answer on its own line after "Answer:".',
@@ -75,6 +84,11 @@ INSTRUCTION_SUFFIXES = (
     "Let's think step by step.",
     "Answer:",
     "Solution:",
+    "Assistant:",
+    "### Response:",
+    "[/INST]",
+    "<|im_start|>assistant",
+    "<|im_end|>",
 )
 
 # An unescaped `\f` in a JSON string became a form feed, and so on: control character -> the letter it swallowed.
@@ -105,11 +119,16 @@ AFTER_LIGATURE = re.compile(
 INVISIBLE = re.compile("[\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f]")
 # A line feed that was escaped twice: a backslash and an n in front of a sentence. `\\nRightarrow` and the like stay.
 ESCAPED_LINE_FEED = re.compile(r"\\n(?=[A-Z(（①-⑩\u3400-\u9fff])(?!Right|Left|V|Up|Down)")
+ENTITY = re.compile(
+    r"&(?:lt|gt|le|ge|ne|amp|nbsp|quot|apos|times|divide|minus|deg|pi|radic|infin|#\d{2,5}|#x[0-9a-fA-F]{2,5});"
+)
+TAGS = re.compile(r"<(p|div|span|b|i|u|em|strong|li|ul|ol)(?:\s[^<>]*)?>(.*?)</\1>", re.DOTALL)
+MOJIBAKE = re.compile("[ÃÂ][\u00a0-\u00bf]|â[€‰ˆ†]|Ã[—·]|Ï[€„†‰]")
 TYPESET = re.compile("[\ufb00-\ufb06]")  # ligatures of a typeset page: fi, fl, ff
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 DAMAGED = re.compile("[\ud800-\udfff\ufffd\ue000-\uf8ff\x00]")
 
-IMAGE = re.compile(r"!\[[^\]]*\]\(|\[img\b|<img\b|\\includegraphics", re.IGNORECASE)
+IMAGE = re.compile(r"data:image/|!\[[^\]]*\]\(|\[img\b|<img\b|\\includegraphics", re.IGNORECASE)
 FORUM_TAIL = re.compile(
     r"^\s*(?:[~–—]\s*\S.{0,60}|-\s?[A-Za-z][\w.]{2,30}|\(?\s*(?:editor|edited by|minor edits?|latex)\b.{0,120}"
     r"|(?:image|diagram|solution|video solution|proposed|written|credit)s?\s+(?:from|by|to)\b.{0,100}"
@@ -121,11 +140,14 @@ PLACEHOLDERS = frozenset(
     {"", "n/a", "na", "none", "null", "nan", "?", "??", "-", "--", "...", "…", "tbd", "unknown", "omitted", "\\boxed{}"}
     | {"see solution", "see above", "see the solution", "not provided", "no answer", "answer omitted", "not available"}
 )
+FENCES = (("\\[", "\\]"), ("\\(", "\\)"), ("$$", "$$"), ("$", "$"))
+SAID = re.compile(r"(?:the\s+)?(?:final\s+)?answer\b|\*\*", re.IGNORECASE)
 PROOF_ANSWERS = re.compile(
     r"(?:proof|q\.?e\.?d\.?|proved|proven|see proof|as desired|证明.{0,4}|略)[.\s]*", re.IGNORECASE
 )
 ASKS_PROOF = re.compile(
-    r"\b(?:prove|disprove)\b|\b(?:show|verify|demonstrate) that\b|\bjustify your\b|证明|求证", re.IGNORECASE
+    r"\b(?:prove|disprove)\b|\b(?:show|verify|demonstrate) that\b|\bexplain why\b|\bjustify your\b|证明|求证",
+    re.IGNORECASE,
 )
 ASKS_VALUE = re.compile(
     r"[?？]|\b(?:find|determine|compute|calculate|evaluate|what|how (?:many|much)|please provide|please give)\b"
@@ -205,13 +227,39 @@ def mend(text: str, control: str = "repair") -> str | None:
         if repaired is None:
             return None
         text = repaired
+    text = _without_markup(text)
     if text.isascii():
         return text.replace("\t", " ").strip()
+    text = _decoded_again(text)
     if DAMAGED.search(text):
         return None
     text = TYPESET.sub(lambda m: unicodedata.normalize("NFKC", m.group()), text)
     text = INVISIBLE.sub("", text).replace("\u00a0", " ").replace("\t", " ")
     return unicodedata.normalize("NFC", text).strip()
+
+
+def _without_markup(text: str) -> str:
+    """HTML's entities, line breaks, super- and subscripts and paired tags of plain text as what they stand for."""
+    if "&" in text and ENTITY.search(text):
+        text = ENTITY.sub(lambda m: html.unescape(m.group()), text)
+    if "</" in text or "<br" in text:
+        text = re.sub(r"<br\s*/?>", "\n", text)
+        for tag, mark in (("sup", "^"), ("sub", "_")):
+            text = re.sub(rf"<{tag}>([^<]*)</{tag}>", rf"{mark}{{\1}}", text)
+        bare = TAGS.sub(r"\2", text)
+        while bare != text:  # tags within tags
+            text, bare = bare, TAGS.sub(r"\2", bare)
+    return text
+
+
+def _decoded_again(text: str) -> str:
+    """UTF-8 that was once read as Windows-1252 (`â‰¤` for ≤) read as UTF-8; any other text as it is."""
+    if not MOJIBAKE.search(text):
+        return text
+    try:
+        return text.encode("cp1252").decode("utf-8")
+    except UnicodeError:
+        return text
 
 
 def _without_control(text: str) -> str | None:
@@ -304,14 +352,23 @@ def _ends_in_a_formula(text: str) -> bool:
 
 
 def bare_answer(answer: str | None) -> str | None:
-    """The answer without the delimiters around it; None where nothing or a placeholder is left."""
+    """The answer without delimiters, box or words around it; None where nothing or a placeholder is left."""
     if answer is None:
         return None
     text = answer.strip()
-    for opened, closed in (("\\[", "\\]"), ("\\(", "\\)"), ("$$", "$$"), ("$", "$")):
-        inner = text[len(opened) : -len(closed)]
-        if len(text) >= len(opened) + len(closed) and text.startswith(opened) and text.endswith(closed):
-            text = text if closed in inner else inner.strip()
+    if SAID.match(text) and (found := extract(text)):
+        text = found.text
+    before = None
+    while text != before:
+        before = text
+        for opened, closed in FENCES:
+            inner = text[len(opened) : -len(closed)]
+            if len(text) >= len(opened) + len(closed) and text.startswith(opened) and text.endswith(closed):
+                text = text if closed in inner else inner.strip()
+        if text.startswith("\\boxed") and (inner := box_content(text, len("\\boxed"))) and text.endswith(inner + "}"):
+            text = inner.strip()
+        if text.endswith(".") and not text.endswith(".."):
+            text = text[:-1].rstrip()
     said = text.lower()
     return None if said in PLACEHOLDERS or said.rstrip(".") in PLACEHOLDERS else text
 

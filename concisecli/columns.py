@@ -39,6 +39,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "id": ("unique_id", "id", "idx", "problem_id", "extra_info.index"),
     "several": ("is_multiple_answer",),
 }
+BLANKS = " \n"  # a form feed or a tab at an end may be half of a LaTeX command, which `cleaning` mends
 GSM8K_MARK = "####"
 GSM8K_SUM = re.compile(r"<<[^<>]*>>")
 
@@ -124,7 +125,7 @@ def map_row(source: str, place: str, fields: Mapping[str, Any], columns: ColumnM
         _number(columns.value(fields, "pass_rate")),
         _text(columns.value(fields, "subject")),
         _text(columns.value(fields, "origin")),
-        tuple(answer_texts(columns.value(fields, "choices"))),
+        choice_texts(columns.value(fields, "choices")),
         _text(columns.value(fields, "id")),
         flags,
     )
@@ -148,8 +149,15 @@ def answer_texts(value: Any) -> tuple[str, ...]:
         return answer_texts([value[key] for key in ("text", "value", "content") if key in value][:1])
     if isinstance(value, float):
         return (_float_text(value),) if math.isfinite(value) else ()
-    text = str(value).strip()
-    return (text,) if text else ()
+    text = str(value).strip(BLANKS)
+    return (text,) if text.strip() else ()
+
+
+def choice_texts(value: Any) -> tuple[str, ...]:
+    """The choices, whether listed, by letter, or under `text` beside their labels."""
+    if isinstance(value, Mapping) and not any(key in value for key in ("text", "value", "content")):
+        value = list(value.values())
+    return answer_texts(value)
 
 
 def _float_text(value: float) -> str:
@@ -201,7 +209,7 @@ def _number(value: Any) -> float | None:
 def _text(value: Any) -> str | None:
     if isinstance(value, list):
         value = ", ".join(str(item) for item in value if item is not None)
-    return None if value is None else str(value).strip() or None
+    return None if value is None else str(value).strip(BLANKS) or None
 
 
 def _joined(value: Any) -> str | None:
@@ -210,7 +218,7 @@ def _joined(value: Any) -> str | None:
         value = _said(value, ("assistant", "gpt"))
     if isinstance(value, list):
         value = next((item for item in value if isinstance(item, str) and item.strip()), None)
-    return str(value).strip() or None if isinstance(value, str) else None
+    return str(value).strip(BLANKS) or None if isinstance(value, str) else None
 
 
 def _dotted(fields: Mapping[str, Any], column: str) -> Any:

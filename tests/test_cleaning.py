@@ -86,6 +86,20 @@ def test_line_ends_and_composed_characters_have_one_spelling():
     assert mend("(1) first\\n(2) second\\nFind it") == "(1) first\n(2) second\nFind it"
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("If $x &lt; 5$ &amp; $x &gt; 3$", "If $x < 5$ & $x > 3$"),
+        ("<p>Find <b>2<sup>3</sup></b><br/>now</p>", "Find 2^{3}\nnow"),
+        ("Solve xâ‰¤22 for cafÃ©", "Solve x≤22 for café"),
+        ("$0<b>c$ and $a < b$", "$0<b>c$ and $a < b$"),
+        ("Ã is a letter, &c; too", "Ã is a letter, &c; too"),
+    ],
+)
+def test_the_marks_of_web_pages_become_what_they_stand_for(page, text):
+    assert mend(page) == text
+
+
 def test_instruction_text_goes_by_exact_match_only():
     dapo = (
         "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -121,6 +135,11 @@ def test_forum_tails_go_and_mathematics_stays():
         ("0", "0"),
         ("-", None),
         ("$-1$", "-1"),
+        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("$\\boxed{7}$.", "7"),
+        ("\\boxed{1} or \\boxed{2}", "\\boxed{1} or \\boxed{2}"),
+        ("The answer is 5.", "5"),
+        ("Answer: 6", "6"),
     ],
 )
 def test_an_answer_loses_its_delimiters_and_a_placeholder_is_none(answer, bare):

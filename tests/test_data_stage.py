@@ -208,8 +208,9 @@ def test_sources_are_mixed_by_weight_and_drawn_with_the_seed(made):
         artifacts.write_jsonl(made / f"{name}.jsonl", rows)
 
     def mixed(**changes):
-        said = {"sources": {n: {"type": "file", "path": str(made / f"{n}.jsonl"), "weight": w} for n, w in (("a", 3), ("b", 1))},
-                "decontaminate": None, "grader": {"workers": 1}}  # fmt: skip
+        weights = {"a": 3, "b": 1}
+        named = {n: {"type": "file", "path": str(made / f"{n}.jsonl"), "weight": w} for n, w in weights.items()}
+        said = {"sources": named, "decontaminate": None, "grader": {"workers": 1}}
         folder, _ = build(made, f"out{len(list(made.iterdir()))}", DataConfig.model_validate(said | changes))
         return [(p.source, p.answer) for p in artifacts.read_problems(folder / "problems.parquet")]
 
@@ -307,8 +308,8 @@ def test_published_dapo_collapses_to_its_distinct_problems(tmp_path):
     settings = shared_recipe(
         tmp_path, "conciser_59k", sources={"dapo": source}, dedup={"prefer": []}, decontaminate=None
     )
-    folder, result = build(tmp_path, "out", settings)
-    texts = {json.loads(line)["prompt"][0]["content"] for line in Path(source["path"]).open()}
+    folder, _ = build(tmp_path, "out", settings)
+    texts = {row["prompt"][0]["content"] for row in artifacts.iter_jsonl(Path(source["path"]))}
     problems = artifacts.read_problems(folder / "problems.parquet")
     assert len({p.id for p in problems}) == len(problems) <= len(texts) == 199
     assert len(problems) + sum(1 for reason in dropped(folder).values() if reason != "duplicate") >= 190
@@ -344,7 +345,7 @@ def test_aime24_in_dapos_schema_leaves_nothing_to_train_on(tmp_path):
 @needs_shared
 @pytest.mark.slow
 def test_math_levels_3_to_5_keep_995_of_1000(tmp_path):
-    folder, result = build(tmp_path, "out", shared_recipe(tmp_path, "math_l3_5"))
+    _, result = build(tmp_path, "out", shared_recipe(tmp_path, "math_l3_5"))
     agreement = (
         "no-answer",
         "answer-mismatch",

@@ -1,5 +1,7 @@
 r"""Repeats: what counts as one problem, which copy is kept, and what happens where answers differ."""
 
+# ruff: noqa: E501  (problem texts are shown whole)
+
 from pathlib import Path
 
 import pytest
