@@ -147,20 +147,22 @@ def _interpret(found: Sequence[Token]) -> Any:
         return NamedSet("R") if text in _ALL_REALS else Words(text)
     if (ratio := _named_set(found)) is not None:
         return ratio
+    found = _with_condition(found, matched)
+    matched = pairs(found) or {}
     whole = _whole_bracket(found, matched)
     parts, joints = _split(found, lambda t: t.kind == "sep")
     if joints:
         return _items(parts, [j.text for j in joints])
     if whole is not None and (inside := _bracketed(found)) is not None:
         return inside
-    if found[0].kind == "begin":
-        return _matrix(found)
     sides, signs = _split(found, lambda t: t.kind == "op" and t.text in RELATIONS)
     if signs:
         return _chain(sides, [s.text for s in signs])
     sides, signs = _split(found, lambda t: t.kind == "op" and t.text in ("cup", "cap", "minus"))
     if signs:
         return SetExpression(tuple(_interpret(s) for s in sides), tuple(s.text for s in signs))
+    if found[-1].kind == "end":
+        return _matrix(found)
     sides, signs = _split(found, lambda t: t.kind == "op" and t.text == ":")
     if signs:
         return Ratio(tuple(_scalar(s) for s in sides))
@@ -169,6 +171,15 @@ def _interpret(found: Sequence[Token]) -> Any:
     if (infinite := _infinity(found)) is not None:
         return infinite
     return _scalar(found)
+
+
+def _with_condition(found: tuple[Token, ...], matched: dict[int, int]) -> tuple[Token, ...]:
+    r"""k\pi (k \in Z) is k\pi, k \in Z."""
+    start = next((i for i, end in matched.items() if end == len(found) - 1), 0)
+    inside = found[start + 1 : -1]
+    if not start or found[start].text != "(" or len(inside) < 3 or inside[1].text != "in" or inside[1].kind != "op":
+        return found
+    return (*found[:start], Token("sep", ","), *inside)
 
 
 def _unwrap(found: tuple[Token, ...]) -> tuple[Token, ...]:
@@ -325,6 +336,9 @@ _MATRICES = {"pmatrix", "bmatrix", "matrix", "Bmatrix", "smallmatrix", "array"}
 
 
 def _matrix(found: Sequence[Token]) -> Any:
+    start = next((i for i, t in enumerate(found) if t.kind == "begin"), 0)
+    if start:
+        return _multiple(found[:start], _matrix(found[start:]))
     if found[0].text not in _MATRICES or found[-1].kind != "end" or found[-1].text != found[0].text:
         raise Unreadable(found[0].text)
     if any(t.kind in ("begin", "end") for t in found[1:-1]):
@@ -339,6 +353,16 @@ def _matrix(found: Sequence[Token]) -> Any:
     if not cells or len({len(r) for r in cells}) != 1:
         raise Unreadable("rows differ")
     return Matrix(tuple(cells))
+
+
+def _multiple(factor: Sequence[Token], matrix: Matrix) -> Matrix:
+    """A number before a matrix multiplies its entries."""
+    if factor[-1].text == "*":
+        factor = factor[:-1]
+    times = ("num", Fraction(-1)) if [t.text for t in factor] == ["-"] else read(factor)
+    if times[0] == "add" or not all(isinstance(c, Scalar) and c.unit is None for row in matrix.rows for c in row):
+        raise Unreadable("multiple of a matrix")
+    return Matrix(tuple(tuple(Scalar(("mul", [times, c.tree])) for c in row) for row in matrix.rows))
 
 
 def _chain(sides: list[tuple[Token, ...]], signs: list[str]) -> Any:

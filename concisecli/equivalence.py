@@ -6,6 +6,7 @@ math-verify behind a guard (`second_reader`). In doubt the answer is no.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ _SAME_WORDS = [
 ]  # fmt: skip
 
 
+_E_NOTATION = re.compile(r"-?\d+e-\d")  # 5e-7: or 5e minus 7
+
+
 def compare(gold: str, answer: str, *, slack: float = 0.0) -> Decision:
     """Whether an answer means the same as a gold answer. Pure; no time limit of its own."""
     quick = quick_compare(gold, answer)
@@ -64,6 +68,8 @@ def compare(gold: str, answer: str, *, slack: float = 0.0) -> Decision:
         return quick
     if max(len(gold), len(answer)) > MAX_ANSWER:
         return Decision(False, "too-long")
+    if _E_NOTATION.fullmatch(answer.strip()) and "e" not in key(gold):
+        answer = answer.replace("e-", "e-0")  # read as a number: the gold leaves no room for the constant
     if choice := _compare_choice(gold, answer):
         return choice
     g, a = interpret(gold), interpret(answer)
@@ -111,8 +117,8 @@ def _flat(text: str) -> str:
 
 def _bare_choice(text: str) -> str | None:
     flat = re.sub(r"^(?i:the )?(?i:option|choice|answer) ", "", _flat(text))
-    found = re.fullmatch(r"\(\s*([A-J])\s*\)|([A-J])\s*[).]?", flat)
-    return (found[1] or found[2]) if found else None
+    found = re.fullmatch(r"\(\s*([A-Ja-j])\s*\)|([A-J])\s*[).]?", flat)
+    return (found[1] or found[2]).upper() if found else None
 
 
 def _choice_content(text: str) -> str | None:
@@ -404,6 +410,8 @@ def _named_values(side: Any) -> list[Any] | None:
     """3, 4 of x = 3, y = 4; None where not every part names a variable of its own."""
     if not isinstance(side, Items) or not all(isinstance(p, Chain) and _is_definition(p) for p in side.parts):
         return None
+    if any("in" in p.signs for p in side.parts):
+        return None
     labels = [p.parts[0].text for p in side.parts]
     variables = {p.parts[0].variable or p.parts[0].text for p in side.parts}
     if len(variables) < 2 or len(set(labels)) != len(labels):
@@ -430,7 +438,9 @@ def _equal_relations(g: Any, a: Any) -> bool | None:
         if _is_definition(g) and _is_definition(a):
             left_g, left_a = g.parts[0], a.parts[0]
             if left_g.text == left_a.text:
-                return _equal(_defined(g), _defined(a))
+                pairs = itertools.product(_defined_values(g), _defined_values(a))
+                verdicts = [_equal(x, y) for x, y in pairs]
+                return True if True in verdicts else verdicts[-1]
         return _same_relation(g, a)
     if isinstance(g, Items) or isinstance(a, Items):
         return _relation_against_items(g, a)
@@ -485,6 +495,12 @@ def _defined(chain: Chain) -> Any:
     return chain.parts[-1]
 
 
+def _defined_values(chain: Chain) -> list[Any]:
+    """What a name stands for: with an approximation (x = 1/3, about 0.33) the exact value too."""
+    value = _chain_value(chain)
+    return value if isinstance(value, list) else [_defined(chain)]
+
+
 def _chain_value(chain: Chain) -> Any:
     """The value a chain of equalities ends in: 11 in x = 2 + 9 = 11; None where it is an equation in its own right.
     A chain that contradicts itself (2 + 2 = 5) has none. What stands before an approximation sign counts too."""
@@ -509,9 +525,12 @@ def _chain_value(chain: Chain) -> Any:
 def _far_apart(x: Any, y: Any) -> bool:
     """Two numbers that no rounding makes one (5 is not about 6)."""
     values = [value_of(p.tree) if isinstance(p, Scalar) else None for p in (x, y)]
-    if any(v is None for v in values):
+    if values[0] is None or values[1] is None:
         return False
-    left, right = (complex(v) for v in values)
+    try:
+        left, right = complex(values[0]), complex(values[1])
+    except OverflowError:
+        return False
     return abs(left - right) > APPROXIMATION * max(abs(left), abs(right))
 
 

@@ -361,7 +361,10 @@ class _Reader:
         following = self.peek()
         if following is not None and following.kind == "op" and following.text == "_":
             self.at += 1
-            return ("sym", name + "_" + self.subscript() + self.primes())
+            below = self.subscript()
+            if name in ("C", "A") and (count := self._chosen(name, below)) is not None:
+                return count
+            return ("sym", name + "_" + below + self.primes())
         if primes := self.primes():
             return ("sym", name + primes)
         if name == "pi":
@@ -379,6 +382,18 @@ class _Reader:
             self.at = end + 1
             return ("sym", name + "".join(t.text for t in inside))
         return ("sym", name)
+
+    def _chosen(self, name: str, below: str) -> Node | None:
+        """C_5^2 and A_5^2 with numbers: how many choices, how many arrangements (Chinese school notation)."""
+        ahead = [t.text for t in self.tokens[self.at : self.at + 4]]
+        if ahead[:1] != ["^"] or not below.isdigit() or len(below) > 4:
+            return None
+        above, used = (ahead[2], 4) if ahead[1:2] == ["{"] and ahead[3:] == ["}"] else ("".join(ahead[1:2]), 2)
+        if not above.isdigit() or not 0 < int(above[:5]) <= int(below):
+            return None
+        chosen: Node = ("fn", "binom", [("num", Fraction(int(below))), ("num", Fraction(int(above)))])
+        self.at += used
+        return chosen if name == "C" else ("mul", [chosen, ("fn", "factorial", [("num", Fraction(int(above)))])])
 
     def primes(self) -> str:
         found = ""
@@ -423,7 +438,7 @@ class _Reader:
                 # \log_28 may print log_2 8; only a blank tells
                 nxt = self.peek(1)
                 if len(token.text) > 1 and (nxt is None or not self.starts_factor(nxt)):
-                    raise Ambiguous("\\log_28")
+                    return self.split_log(token)
             base = self.exponent()
         if self.op("^"):
             power = self.exponent()
@@ -442,6 +457,14 @@ class _Reader:
                 raise Unreadable("inverse function")
             return ("fn", inverse, [argument])
         return ("pow", value, power)
+
+    def split_log(self, digits: Token) -> Node:
+        r"""\log_35 without anything after it prints \log_3 5: a subscript takes one digit."""
+        base, argument = int(digits.text[0]), int(digits.text[1:])
+        if base < 2 or len(digits.text) > 4 or digits.text[1] == "0":
+            raise Ambiguous("\\log_10")
+        self.at += 1
+        return ("div", ("fn", "ln", [("num", Fraction(argument))]), ("fn", "ln", [("num", Fraction(base))]))
 
     def _group_follows(self, ahead: int) -> bool:
         token = self.peek(ahead)
@@ -517,3 +540,12 @@ def has(tree: Node, kind: str, value: str | None = None) -> bool:
             if node[0] not in ("num", "const", "pm", "sym"):
                 stack.extend(x for x in node[1:] if isinstance(x, (list, tuple)))
     return False
+
+
+def substitute(tree: Any, name: str, value: int) -> Any:
+    """A tree with a number for one of its variables."""
+    if isinstance(tree, list):
+        return [substitute(t, name, value) for t in tree]
+    if tree == ("sym", name):
+        return ("num", Fraction(value))
+    return tuple(substitute(t, name, value) if isinstance(t, (tuple, list)) else t for t in tree)

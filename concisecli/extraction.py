@@ -35,7 +35,7 @@ _STRICT = re.compile(
 
 _WORDS = (
     r"final\s+answers?|correct\s+answer|correct\s+option|correct\s+choice|answers?"
-    r"|最终答案|正确答案|答案|(?<![回解])答(?=\s*[:：])|答え"
+    r"|最终答案|正确答案|【答案】|答案|故应选|故选|应选|(?<![回解])答(?=\s*[:：])|答え"
     r"|respuesta|réponse|antwort|ответ|risposta|resposta"
 )
 # "Answer: 5", "The answer is 5", "**Final Answer**\n5", "Answer $5$", "答案为 5"; `_closing_value` reads on from there.
@@ -52,6 +52,9 @@ _FORMULA_START = re.compile(
 _HOPE = re.compile(r"(?i)[.,;]?\s*\bI hope (?:it|this)\b.*\Z", re.DOTALL)
 _SECOND_THOUGHTS = re.compile(
     r"(?i)\b(?:wait|but|however|actually|hmm+|mistake|wrong|incorrect|recheck|re-check|recompute|still|not|next)\b|不对|等等|但是|然而|重新"
+)
+_REASON = re.compile(
+    r"(?i),?\s+(?:because|since|as\s+(?:required|desired|claimed|expected|needed))\b.*\Z|[,，]?\s*因为.*\Z"
 )
 _END_TOKENS = re.compile(r"(?:<\|[A-Za-z_]+\|>|</s>|<eos>|</answer>)\s*\Z")
 TAIL = 20_000  # characters at the end in which closing lines are looked for
@@ -185,7 +188,8 @@ def _closing(tail: str) -> Extraction | None:
     if found and re.search(r"\d", found[-1]["value"]) and found[-1].end() == len(tail):
         return Extraction(found[-1]["value"], "closing-line")
     for marker in reversed(list(_MARKER.finditer(tail))):
-        value = _closing_value(tail[marker.end() :], marker["link"])
+        link = marker["link"] if marker[0][0] not in "【故应" else ":"  # these introduce an answer by themselves
+        value = _closing_value(tail[marker.end() :], link)
         if value:
             after = _HOPE.sub("", tail[marker.end() :]).partition(value)[2]
             if len(after) > 300 or _SECOND_THOUGHTS.search(after):
@@ -234,7 +238,7 @@ def _closing_value(rest: str, link: str) -> str | None:
     sentence = not re.search(r"[A-Za-z是为為]", link) and re.match(r"(?!.*[=:])[A-Za-z]{2,}\s", line)
     if sentence and (inner := re.search(r"\b(?:is|are|equals)\b\s*(?P<value>\S.*)\Z", line)):
         line = inner["value"]
-    line = line.strip(" .。,，;；:：")
+    line = _REASON.sub("", line).strip(' .。,，;；:："“”')
     if line.endswith("}") and line.count("}") > line.count("{"):  # \\textbf{Answer: 71}
         line = line[:-1].rstrip(" .")
     return line

@@ -98,6 +98,8 @@ def gold_texts(gold: Any) -> list[str]:
         return texts
     text = repair(str(gold)).strip()
     text = text.rpartition("####")[2].strip()  # GSM8K: the worked solution, then the answer
+    if tagged := re.fullmatch(r"<answer>(.*)</answer>", text, re.DOTALL):
+        text = tagged[1].strip()
     boxes = list(re.finditer(r"\\(?:boxed|fbox)(?![A-Za-z])", text))
     if boxes and (content := box_content(text, boxes[-1].end())) is not None and content.strip():
         text = content.strip()

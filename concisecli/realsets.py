@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from concisecli.answer_kinds import (
@@ -20,7 +21,7 @@ from concisecli.answer_kinds import (
     Scalar,
     SetExpression,
 )
-from concisecli.expressions import has, names
+from concisecli.expressions import has, names, substitute
 from concisecli.values import same_value, value_of
 
 
@@ -92,7 +93,7 @@ def _solve(chain: Chain) -> RealSet | None:
         if (isinstance(p, Name) and p.variable) or (isinstance(p, Scalar) and p.tree[0] == "sym")
     ]
     if len(places) != 1:
-        return None
+        return _solve_linear(chain)
     at = places[0]
     part = chain.parts[at]
     variable = part.variable if isinstance(part, Name) else part.tree[1]
@@ -134,6 +135,56 @@ def _solve(chain: Chain) -> RealSet | None:
             return None
         return RealSet((Piece(low, signs[0] == "<=", high, signs[1] == "<="),), variable)
     return None
+
+
+def _solve_linear(chain: Chain) -> RealSet | None:
+    """2x - 6 > 0, |x - 1| <= 2, -2 < 3x + 1 < 4 in one variable, which stands in one part only."""
+    if not all(isinstance(p, Scalar) and p.unit is None for p in chain.parts) or not all(
+        s in FLIP for s in chain.signs
+    ):
+        return None
+    trees: list[Any] = [p.tree for p in chain.parts]
+    holding = [i for i, tree in enumerate(trees) if names(tree)]
+    if len(holding) != 1 or len(names(trees[holding[0]])) != 1:
+        return None
+    at, tree = holding[0], trees[holding[0]]
+    if tree[0] == "fn" and tree[1] == "abs" and len(trees) == 2:
+        return _solve_absolute(tree[2][0], chain.signs[0] if at == 0 else FLIP[chain.signs[0]], trees[1 - at])
+    (variable,) = names(tree)
+    if not _is_linear(tree, variable):
+        return None
+    constant = substitute(tree, variable, 0)
+    slope = ("add", [substitute(tree, variable, 1), ("neg", constant)])
+    sign = _order(slope, ("num", Fraction(0)))
+    if not sign:
+        return None
+    parts: list[Any] = [Scalar(("div", ("add", [t, ("neg", constant)]), slope)) for t in trees]
+    parts[at] = Scalar(("sym", variable))
+    return _solve(Chain(tuple(parts), chain.signs if sign > 0 else tuple(FLIP[s] for s in chain.signs)))
+
+
+def _solve_absolute(inner: Any, sign: str, bound: Any) -> RealSet | None:
+    if _order(bound, ("num", Fraction(0))) != 1:
+        return None
+    low, middle, high = Scalar(("neg", bound)), Scalar(inner), Scalar(bound)
+    if sign in ("<", "<="):
+        return _solve(Chain((low, middle, high), (sign, sign)))
+    sides = [_solve(Chain((middle, low), (FLIP[sign],))), _solve(Chain((middle, high), (sign,)))]
+    return _combine(sides, ("cup",))
+
+
+def _is_linear(tree: Any, variable: str) -> bool:
+    """Whether a tree is a sum of constants and constant multiples of one variable."""
+    kind = tree[0]
+    if kind == "sym" or not names(tree):
+        return True
+    if kind == "add":
+        return all(_is_linear(t, variable) for t in tree[1])
+    if kind == "mul":
+        return sum(bool(names(t)) for t in tree[1]) == 1 and all(_is_linear(t, variable) for t in tree[1])
+    if kind == "neg":
+        return _is_linear(tree[1], variable)
+    return kind == "div" and not names(tree[2]) and _is_linear(tree[1], variable)
 
 
 def _order(x: Any, y: Any) -> int | None:

@@ -50,6 +50,7 @@ _GROUP_COMMAND = re.compile(
 )
 _TRANSLATE = str.maketrans(UNICODE)
 _SUPERS, _SUBS = re.compile(f"[{''.join(SUPERSCRIPTS)}]+"), re.compile(f"[{''.join(SUBSCRIPTS)}]+")
+_OVER = re.compile(r"\{([^{}]*?)\\over(?![A-Za-z])([^{}]*)\}|\A([^{}]*?)\\over(?![A-Za-z])([^{}]*)\Z")
 _VULGAR = re.compile("[¼½¾⅐-⅞↉]")
 _ASCII = re.compile(r"[\x20-\x7e\n]*")
 
@@ -86,6 +87,8 @@ def clean(text: str) -> str:
         text = re.sub(r"(?<!\\)\$(?=\s*-?[\d.])", r"\\$", text) if bare == 1 else re.sub(r"(?<!\\)\$", " ", text)
         text = re.sub(r"(?<!\\)\$", " ", text)
     text = re.sub(r"(?<!\\)\\[()\[\]]", " ", text)
+    if "\\over" in text:
+        text = _OVER.sub(lambda m: f"\\frac{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
     for pattern, by in _THOUSANDS:
         text = pattern.sub(by, text)
     text = _THIN.sub(lambda m: _THIN_SPACE.sub("", m[0]), text)

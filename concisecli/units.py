@@ -31,6 +31,9 @@ _define(
 _define("g", "1/1000:mg|milligram|毫克; 1:g|gram|克; 1000:kg|kilogram|千克|公斤; 1000000:tonne|吨")
 _define("l", "1/1000:ml|milliliter|millilitre|毫升; 1:l|liter|litre|升")
 _define("dollar", "1:dollar|usd; 1/100:cent")
+_define("euro", "1:euro|eur")
+_define("pound", "1:pound|gbp")
+_define("rupee", "1:rupee|rs|inr")
 _define("yuan", "1:yuan|rmb|元|块; 1/10:jiao|角; 1/100:fen")
 _define("deg", "1:deg|degree|度")
 _define("rad", "1:rad|radian|弧度")
@@ -42,17 +45,19 @@ _define("month", "1:month|月|个月")
 _GENERIC = {"unit", "单位"}
 _MULTIPLIERS = {
     "dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12,
+    "lakh": 10**5, "crore": 10**7,
     "百": 100, "千": 1000, "万": 10**4, "百万": 10**6, "千万": 10**7, "亿": 10**8,
 }  # fmt: skip
 _CHINESE_MULTIPLIER = re.compile(r"(百万|千万|百|千(?![瓦焦卡赫帕])|万|亿)(.*)")
-_CHINESE_NOT_UNITS = re.compile("以上|以下|以内|以外|左右|分之|次方|至少|至多|大约|不|非")
+_CHINESE_NOT_UNITS = re.compile("的|以上|以下|以内|以外|左右|分之|次方|至少|至多|大约|不|非")
 # Words that change what the value means.
 _NOT_UNITS = words(
     "not or and more less than if when for where except but least most about no at maximum minimum remainder mod with "
     "approximately approx around roughly nearly over under between through to from by is are was were of in the only "
     "either neither both maybe possibly never none plus minus times divided equals equal am pm otherwise "
     "half halves third thirds quarter quarters tenth tenths hundredth hundredths thousandth thousandths squared cubed "
-    "power factorial root score gross hundreds thousands millions billions dozens twice double triple "
+    "power factorial root score gross hundreds thousands millions billions dozens twice double triple doubled tripled "
+    "below above negative positive inverse reciprocal "
     "余 不 非 约 大约 至少 至多 除 多 几 半"
 )
 _CHINESE_COUNTERS = set("个种人次组条只本张位岁件辆颗块名道台棵间双对层页支枝步盒份题根杯袋箱天篇")
@@ -107,15 +112,16 @@ def read_unit(found: list[Token]) -> tuple[list[Token], Unit | None]:
     return (value, unit) if unit is not None else (found, None)
 
 
-_PREFIXES = words("dollar euro pound yuan rupee ruble won USD")
+_PREFIXES = words("dollar euro pound pounds yuan rupee ruble won USD EUR GBP INR RMB Rs")
 
 
 def _currency(found: list[Token]) -> tuple[list[Token], Unit] | None:
     """$10, -$10, $2.5 million."""
     at = 1 if found and found[0].text == "-" else 0
-    if len(found) < at + 2 or found[at].kind != "text" or found[at].text not in _PREFIXES:
+    if len(found) < at + 2 or found[at].kind not in ("text", "cmd") or found[at].text not in _PREFIXES:
         return None
-    amount, more = read_unit([*found[:at], *found[at + 1 :]])
+    after = at + 2 if found[at + 1].text == "." and len(found) > at + 2 else at + 1  # Rs. 300
+    amount, more = read_unit([*found[:at], *found[after:]])
     if more is not None:
         return None
     return amount, Unit(((_base(found[at].text)[0], 1),))
@@ -181,6 +187,8 @@ def _parse(rest: Sequence[Token]) -> Unit | None:
         if token.kind in ("text", "sym"):
             if token.kind == "sym" and i + 1 < len(rest) and rest[i + 1].text == ".":
                 return None  # p.m.
+            if word == "in" and token.roman and (i + 1 == len(rest) or rest[i + 1].text in ("^", "/")):
+                word = lower = "inch"
             if lower in _NOT_UNITS or _CHINESE_NOT_UNITS.search(word) or (token.kind == "sym" and len(word) > 1):
                 return None
             if lower in ("square", "sq", "平方"):

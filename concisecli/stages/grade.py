@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ KNOWN_LIMITS: tuple[tuple[str, str, str], ...] = (
     ("12 \\text{ ways}", "12 \\text{ methods}", "two nouns count as two units"),
     ("12", "110_3", "a number in another base is another answer"),
     ("3", "\\text{three}", "number words are words"),
-    ("-2<x<2", "|x|<2", "inequalities are not solved"),
+    ("-2<x<2", "x^2<4", "only linear inequalities are solved"),
     ("6", "\\gcd(12,18)", "math-verify works it out while parsing, so that nothing shows that it read the whole text"),
 )
 
@@ -52,7 +53,7 @@ class Row:
 def rows(file: Path) -> Iterator[Row]:
     """The rows of a JSONL file, numbered from 1 by line."""
     with _open(file) as stream:
-        for number, line in enumerate(stream, 1):  # a binary stream ends its lines at line feeds only
+        for number, line in enumerate(_lines(stream, file), 1):
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if not line.strip():
@@ -64,6 +65,14 @@ def rows(file: Path) -> Iterator[Row]:
             if not isinstance(fields, dict):
                 raise ConciseError(f"line {number} of {file} is not a JSON object; each line has to be one row")
             yield Row(number, fields)
+
+
+def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:
+    """The lines of a binary stream, which end at line feeds only."""
+    try:
+        yield from stream
+    except (EOFError, OSError, zlib.error) as error:
+        raise ConciseError(f"cannot read {file} to its end ({error}); copy or pack it again") from error
 
 
 def _open(file: Path) -> BinaryIO:
@@ -267,6 +276,8 @@ class _Sink:
 
     def __enter__(self) -> _Sink:
         if self.out and self.part:
+            if self.out.is_dir():
+                raise UsageError(f"cannot write {self.out}: it is a folder; name a file in it")
             try:
                 self.stream = gzip.open(self.part, "wb") if self.out.suffix == ".gz" else self.part.open("wb")
             except OSError as error:
