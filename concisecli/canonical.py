@@ -126,14 +126,17 @@ def shingles(words: tuple[str, ...], size: int = 3) -> list[str]:
 
 def content(words: tuple[str, ...]) -> tuple[str, ...]:
     """The tokens that carry the problem: no articles, auxiliaries and verbs that ask. `how many` is `number`."""
-    found = []
-    for i, word in enumerate(words):
-        if word == "how" and words[i + 1 : i + 2] == ("many",):
-            continue
-        known = "number" if word == "many" and i and words[i - 1] == "how" else _content_word(word)
-        if known:
-            found.append(known)
-    return tuple(found)
+    if "how" in words:
+        words = _with_number(words)
+    return tuple(found for word in words if (found := _content_word(word)))
+
+
+def _with_number(words: tuple[str, ...]) -> tuple[str, ...]:
+    pairs = zip(words, (*words[1:], ""), strict=True)
+    kept = ["number" if pair == ("how", "many") else pair[0] for pair in pairs]
+    return tuple(
+        w for w, before in zip(kept, ("", *kept[:-1]), strict=True) if not (w == "many" and before == "number")
+    )
 
 
 def quantities(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -128,6 +128,7 @@ TYPESET = re.compile("[\ufb00-\ufb06]")  # ligatures of a typeset page: fi, fl, 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 DAMAGED = re.compile("[\ud800-\udfff\ufffd\ue000-\uf8ff\x00]")
 
+IMAGE_MARKS = ("![", "[img", "[IMG", "<img", "<IMG", "\\includegraphics", "data:image/")
 IMAGE = re.compile(r"data:image/|!\[[^\]]*\]\(|\[img\b|<img\b|\\includegraphics", re.IGNORECASE)
 FORUM_TAIL = re.compile(
     r"^\s*(?:[~–—]\s*\S.{0,60}|-\s?[A-Za-z][\w.]{2,30}|\(?\s*(?:editor|edited by|minor edits?|latex)\b.{0,120}"
@@ -196,10 +197,10 @@ def clean(row: Row, config: CleaningConfig) -> Row | Drop:
 def refuse(row: Row) -> Drop | None:
     """Why a cleaned row cannot be trained on, as far as its texts alone say it."""
     problem, answer = row.problem or "", row.answer or ""
-    words = FIGURE_CODE.sub("", problem)
+    words = FIGURE_CODE.sub("", problem) if "[asy]" in problem else problem
     if not re.search(r"\w", words):
         return Drop("no-problem")
-    if IMAGE.search(problem):
+    if any(mark in problem for mark in IMAGE_MARKS) and IMAGE.search(problem):
         return Drop("image-missing")
     if is_proof(words, answer):
         return Drop("proof")
@@ -365,8 +366,9 @@ def bare_answer(answer: str | None) -> str | None:
             inner = text[len(opened) : -len(closed)]
             if len(text) >= len(opened) + len(closed) and text.startswith(opened) and text.endswith(closed):
                 text = text if closed in inner else inner.strip()
-        if text.startswith("\\boxed") and (inner := box_content(text, len("\\boxed"))) and text.endswith(inner + "}"):
-            text = inner.strip()
+        boxed = box_content(text, len("\\boxed")) if text.startswith("\\boxed") else None
+        if boxed and text.endswith(boxed + "}"):
+            text = boxed.strip()
         if text.endswith(".") and not text.endswith(".."):
             text = text[:-1].rstrip()
     said = text.lower()

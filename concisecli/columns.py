@@ -222,8 +222,10 @@ def _joined(value: Any) -> str | None:
 
 
 def _dotted(fields: Mapping[str, Any], column: str) -> Any:
+    if column in fields or "." not in column:
+        return fields.get(column)
     value: Any = fields
-    for part in column.split(".") if column not in fields else [column]:
+    for part in column.split("."):
         if not isinstance(value, Mapping):
             return None
         value = value.get(part)
