@@ -1,4 +1,4 @@
-# setup · demo · test · test-full · check · bench · test-gpu
+# setup · demo · test · test-full · check · bench · test-gpu · setup-browser
 GPU  := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 BASE := $(if $(GPU),-e .,-e . --group torch-cpu)
 ALL  := $(if $(GPU),-e '.[gpu]' --group dev,-e . --group cpu --group dev)
@@ -7,7 +7,7 @@ FROM := $(if $(strip $(PIP_FIND_LINKS)),$(foreach d,$(PIP_FIND_LINKS),--find-lin
 PY   := .venv/bin/python
 UV   := .venv/bin/uv pip install -q --python $(PY) $(FROM)
 
-.PHONY: setup demo test test-full check bench test-gpu clean
+.PHONY: setup setup-browser demo test test-full check bench test-gpu clean
 
 setup: .venv/.ready
 
@@ -25,6 +25,11 @@ setup: .venv/.ready
 
 demo: .venv/.base
 	$(PY) -m concisecli run pipelines/tiny.yaml
+
+# For the test that opens the report in a browser; without one it is skipped.
+setup-browser: .venv/.ready
+	@command -v chromedriver >/dev/null || { apt-get update -q && apt-get install -q -y chromium chromium-driver; }
+	$(UV) --group browser
 
 test: .venv/.ready
 	$(PY) -m pytest -m 'not slow and not gpu'

@@ -211,7 +211,34 @@ def evaluate(
     alone(eval_pipeline(model, problems), ("data", "eval"), sets, seed, force, dry_run, as_json, runs, "eval")
 
 
-stage_command("report", "Tables and figures of what was measured (report stages).")
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of runs: report on these, no pipeline.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="With RUN: where to write.")] = Path("report"),
+    pipeline: PipelineFlag = None,
+    only: OnlyFlag = None,
+    force: ForceFlag = None,
+    sets: SetFlag = None,
+    seed: SeedFlag = None,
+    dry_run: DryRunFlag = False,
+    as_json: JsonFlag = False,
+    runs: RunsFlag = RUNS,
+) -> None:
+    """Tables and figures of what was measured (the report stages).
+
+    With one or several RUN: of everything in these folders, finished or under way.
+    """
+    if not folders:
+        stages(("report",), pipeline, only, force, sets, seed, dry_run, as_json, runs)
+        return
+    from concisecli.config import ReportConfig
+    from concisecli.stages.report import of_runs
+
+    made = of_runs(folders, out, ReportConfig())
+    paths = {name: str(out / path) for name, path in made.outputs.items()}
+    print(json.dumps(paths) if as_json else "\n".join(paths.values()))
 
 
 app.command()(tools.init)
