@@ -54,14 +54,15 @@ def test_the_installed_wheel_runs_the_whole_demo_and_the_model_really_learns(whe
     run(concise, "run", cwd=work, env=environment)
     scores = {folder.name.rsplit("-", 1)[0]: folder for folder in (work / "runs" / "tiny").glob("*_t*-*")}
     measured = {name: json.loads((folder / "scores.json").read_text()) for name, folder in scores.items()}
-    accuracy = {name: s["pass_at_1"]["value"] for name, s in measured.items()}
-    length = {name: s["length"]["mean"] for name, s in measured.items()}
+    accuracy = {name: s["overall"]["pass_at_1"]["value"] for name, s in measured.items()}
+    length = {name: s["overall"]["length"]["value"] for name, s in measured.items()}
     assert 0.40 <= accuracy["base_t10"] <= 0.65
     assert accuracy["base_t06"] >= 0.80
     assert accuracy["rl1_t10"] >= accuracy["base_t10"] + 0.28
     assert accuracy["lgrpo_t10"] >= accuracy["rl1_t10"] - 0.02
     assert length["lgrpo_t10"] <= 0.55 * length["rl1_t10"]
-    assert (work / "runs" / "tiny").glob("report-*/report.html")
+    assert measured["rl1_t10"]["overall"]["answer_only"] < 0.02
+    assert list((work / "runs" / "tiny").glob("report-*/report.html"))
     again = run(concise, "run", cwd=work, env=environment)
     assert all("skip" in line for line in again.stdout.strip().splitlines() if line)
     shutil.rmtree(tmp_path / "env")
