@@ -385,6 +385,9 @@ class Name:
     variable: str = ""  # the letter, where it is one variable
 
 
+_FACTORS = set("abcdklmnstxyz")  # before a bracket with a sum these multiply; f, g, P and the like take an argument
+
+
 def _label(side: Sequence[Token]) -> Name | None:
     text = "".join(t.text for t in side if t.text not in ("{", "}"))
     kinds = [t.kind for t in side]
@@ -400,8 +403,11 @@ def _label(side: Sequence[Token]) -> Name | None:
             rest[0].text == "("
             and (pairs(rest) or {}).get(0) == len(rest) - 1
             and all(t.kind in ("sym", "num", "sep", "open", "close") or t.text in "+-" for t in rest)
+            and (side[0].text not in _FACTORS or not any(t.text in "+-" for t in rest))
         ):
             return Name(text)
+    if any(t.kind == "text" and t.text.lower() in ("not", "no", "never") for t in side):
+        raise Unreadable("denied")
     if _is_words(side):
         return Name(words_key(side))
     if (
@@ -489,6 +495,7 @@ def _join_words(found: Sequence[Token]) -> list[Token]:
         if token.kind == "text":
             if (
                 token.roman
+                or token.text in ("AM", "PM")
                 or not re.fullmatch(r"[A-Z]{2,4}|[a-z]{3,4}", token.text)
                 or len(set(token.text)) != len(token.text)
             ):

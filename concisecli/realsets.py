@@ -22,7 +22,7 @@ from concisecli.answer_kinds import (
     SetExpression,
 )
 from concisecli.expressions import has, names, substitute
-from concisecli.values import same_value, value_of
+from concisecli.values import Evaluator, same_value, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +198,10 @@ def _order(x: Any, y: Any) -> int | None:
     a, b = value_of(x), value_of(y)
     if a is None or b is None:
         return None
+    mp = Evaluator(60).mp
     try:
-        return -1 if a < b else 1
-    except TypeError:
+        return -1 if mp(a) < mp(b) else 1
+    except (TypeError, ValueError):  # complex numbers have no order
         return None
 
 

@@ -57,9 +57,11 @@ _NOT_UNITS = words(
     "either neither both maybe possibly never none plus minus times divided equals equal am pm otherwise "
     "half halves third thirds quarter quarters tenth tenths hundredth hundredths thousandth thousandths squared cubed "
     "power factorial root score gross hundreds thousands millions billions dozens twice double triple doubled tripled "
+    "tens ones fifths sixths sevenths eighths ninths fold wrong incorrect impossible false undefined guess etc "
     "below above negative positive inverse reciprocal "
     "余 不 非 约 大约 至少 至多 除 多 几 半"
 )
+_LETTER_UNITS = set("mghlsLNJKWVACFTBMSHPRGΩ") | {"Omega", "mu"}
 _CHINESE_COUNTERS = set("个种人次组条只本张位岁件辆颗块名道台棵间双对层页支枝步盒份题根杯袋箱天篇")
 
 
@@ -159,10 +161,7 @@ def _begins_unit(token: Token, before: Token) -> bool:
     if token.kind == "text":
         return True
     return (
-        token.kind == "sym"
-        and token.roman
-        and token.text not in ("e", "i", "d")
-        and before.kind in ("num", "rep", "close")
+        token.kind == "sym" and token.roman and token.text in _LETTER_UNITS and before.kind in ("num", "rep", "close")
     )
 
 
