@@ -163,7 +163,11 @@ def _decide(row: Row, reading: Reading | None, verdicts: Mapping[tuple[str, str]
 
 
 def read_solution(solution: str, problem: str, config: AgreementConfig) -> Reading | Drop:
-    """The answer that a worked solution ends with, by the recipe's policies."""
+    """The answer that a worked solution ends with, by the recipe's policies. Of a reasoning model's response only what
+    follows the last </think> counts."""
+    if "<think>" in solution and "</think>" not in solution:
+        return Drop("solution-cut", "its <think> is never closed")
+    solution = solution.rpartition("</think>")[2]
     boxes = [box_content(solution, match.end()) for match in BOX.finditer(solution)]
     if not boxes:
         return _without_box(solution, config)

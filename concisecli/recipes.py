@@ -108,7 +108,10 @@ def packaged_recipe(name: str) -> DataConfig:
 
 
 def key_files(config: DataConfig) -> dict[str, Path]:
-    """Every local file whose content decides the outcome: for the stage's key."""
+    """Every local file whose content decides the outcome: for the stage's key. Raises ConciseError where one is
+    missing."""
+    for name, source in row_sources(config).items():
+        sources.check_exists(name, source)
     paths = {name: source.path for name, source in row_sources(config).items() if source.path}
     suites = {f"suite {name}": source.path for name, (source, _) in suite_sources(config).items() if source.path}
     return paths | suites

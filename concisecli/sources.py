@@ -53,10 +53,16 @@ def read(name: str, source: FileSource | HubSource, *, may_be_empty: bool = Fals
     path = source.path
     if path is None:
         return _hub_rows(name, cast(HubSource, source))
-    if not path.exists():
-        raise ConciseError(f"source '{name}': {path} does not exist; fetch it or set sources.{name}.path")
+    check_exists(name, source)
     rows = _file_rows(name, path, source.format)
     return rows if may_be_empty else _not_empty(name, path, rows)
+
+
+def check_exists(name: str, source: FileSource | HubSource) -> None:
+    """Raises ConciseError, with what the recipe notes about the source, where its local file is missing."""
+    if source.path is not None and not source.path.exists():
+        what = f". {source.note}" if source.note else ""
+        raise ConciseError(f"source '{name}': {source.path} does not exist; fetch it or set sources.{name}.path{what}")
 
 
 def size(source: FileSource | HubSource) -> int | None:
@@ -92,11 +98,10 @@ def pinned(source: FileSource | HubSource) -> FileSource | HubSource:
     if not isinstance(source, HubSource) or source.path is not None or Path(source.name).exists():
         return source
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     try:
         commit = HfApi().dataset_info(source.name, revision=source.revision, timeout=10).sha
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError):
+    except Exception:  # the client and the transport below it raise many kinds; reading will tell what is wrong
         return source
     return source.model_copy(update={"revision": commit})
 

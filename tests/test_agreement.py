@@ -174,6 +174,13 @@ def test_the_published_solutions_of_math_keep_999_rows_of_1000():
     assert kept / total >= 0.998
 
 
+def test_only_what_follows_a_reasoning_models_thoughts_is_its_answer():
+    strict = AgreementConfig(without_box="drop")
+    assert read_solution("<think>\\boxed{3}</think> so \\boxed{7}", "Find it.", strict).texts == ("7",)
+    assert read_solution("<think>\\boxed{3}</think> so it is nine", "Find it.", strict).reason == "no-box"
+    assert read_solution("<think>maybe \\boxed{3}", "Find it.", LAX).reason == "solution-cut"
+
+
 def test_the_readings_of_a_solution_are_told_apart():
     assert read_solution("\\boxed{1}", "Find it.", LAX).texts == ("1",)
     assert read_solution("\\fbox{1}", "Find it.", LAX).texts == ("1",)

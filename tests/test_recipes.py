@@ -21,6 +21,9 @@ def test_a_local_map_puts_copies_in_the_place_of_hub_data_sets(tmp_path):
     suites = recipes.suite_sources(config)
     assert suites["aime24"][0].path == tmp_path / "suite.jsonl"
     assert suites["amc23"][0].path is None
+    with pytest.raises(ConciseError, match=r"source 'a': .*a\.jsonl does not exist.*sources\.a\.path"):
+        recipes.key_files(config)
+    (tmp_path / "a.jsonl").write_text("{}\n")
     assert recipes.key_files(config) == {"a": tmp_path / "a.jsonl", "suite aime24": tmp_path / "suite.jsonl"}
 
 
