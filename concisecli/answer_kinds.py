@@ -15,7 +15,7 @@ from typing import Any
 
 from concisecli.expressions import MAX_DEPTH, Ambiguous, Node, TooBig, Unreadable, has, read
 from concisecli.normalize import key, normal_number
-from concisecli.tokens import REMEMBERED, Token, nesting, pairs, tokens
+from concisecli.tokens import REMEMBERED, Token, nesting, pairs, strip_braces, tokens
 from concisecli.units import Unit, read_unit
 
 
@@ -134,7 +134,7 @@ def loose_key(text: str) -> str:
 
 
 def _interpret(found: Sequence[Token]) -> Any:
-    found = _unwrap(tuple(found))
+    found = tuple(strip_braces(found))
     if not found:
         raise Unreadable("nothing")
     matched = pairs(found)
@@ -180,15 +180,6 @@ def _with_condition(found: tuple[Token, ...], matched: dict[int, int]) -> tuple[
     if not start or found[start].text != "(" or len(inside) < 3 or inside[1].text != "in" or inside[1].kind != "op":
         return found
     return (*found[:start], Token("sep", ","), *inside)
-
-
-def _unwrap(found: tuple[Token, ...]) -> tuple[Token, ...]:
-    while len(found) > 2 and found[0].kind == "open" and found[0].text == "{":
-        matched = pairs(found)
-        if not matched or matched.get(0) != len(found) - 1:
-            break
-        found = found[1:-1]
-    return found
 
 
 def _split(found: Sequence[Token], at: Callable[[Token], bool]) -> tuple[list[tuple[Token, ...]], list[Token]]:

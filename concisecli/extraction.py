@@ -56,6 +56,10 @@ _SECOND_THOUGHTS = re.compile(
 _REASON = re.compile(
     r"(?i),?\s+(?:because|since|as\s+(?:required|desired|claimed|expected|needed))\b.*\Z|[,，]?\s*因为.*\Z"
 )
+_ADVERB = re.compile(
+    r"(?i)\A(?:therefore|thus|hence|then|simply|just|exactly|precisely|clearly|indeed|equal\s+to)\s+(?=\S)"
+)
+_AROUND = ' 。,，;；:："“”'
 _END_TOKENS = re.compile(r"(?:<\|[A-Za-z_]+\|>|</s>|<eos>|</answer>)\s*\Z")
 TAIL = 20_000  # characters at the end in which closing lines are looked for
 
@@ -238,7 +242,9 @@ def _closing_value(rest: str, link: str) -> str | None:
     sentence = not re.search(r"[A-Za-z是为為]", link) and re.match(r"(?!.*[=:])[A-Za-z]{2,}\s", line)
     if sentence and (inner := re.search(r"\b(?:is|are|equals)\b\s*(?P<value>\S.*)\Z", line)):
         line = inner["value"]
-    line = _REASON.sub("", line).strip(' .。,，;；:："“”')
+    line = _ADVERB.sub("", _REASON.sub("", line).strip(_AROUND))
+    line = line.rstrip(" .") if re.match(r"\.\d", line) else line.strip(" .")
+    line = line.strip(_AROUND)
     if line.endswith("}") and line.count("}") > line.count("{"):  # \\textbf{Answer: 71}
         line = line[:-1].rstrip(" .")
     return line

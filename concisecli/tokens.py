@@ -138,7 +138,7 @@ def _read(text: str) -> tuple[Token, ...]:
     text = _join_spaced(text)
     found: list[Token] = []
     _scan(text, found, roman=False, depth=0)
-    return tuple(_merge_thousands(_strip_braces(_strip_parentheses(found))))
+    return tuple(_merge_thousands(strip_braces(_strip_parentheses(found))))
 
 
 def _join_spaced(text: str) -> str:
@@ -361,7 +361,7 @@ def _strip_parentheses(found: list[Token]) -> list[Token]:
     return [t for i, t in enumerate(found) if i not in drop] if drop else found
 
 
-def _strip_braces(found: list[Token]) -> list[Token]:
+def strip_braces(found: Sequence[Token]) -> Sequence[Token]:
     """{x} around everything groups and prints nothing."""
     while len(found) > 2 and found[0].kind == "open" and found[0].text == "{":
         matched = pairs(found)
@@ -371,7 +371,7 @@ def _strip_braces(found: list[Token]) -> list[Token]:
     return found
 
 
-def _merge_thousands(found: list[Token]) -> list[Token]:
+def _merge_thousands(found: Sequence[Token]) -> list[Token]:
     """3,456 outside of brackets is one number; inside it could be a point or an interval and stays two."""
     out: list[Token] = []
     depth, i = 0, 0

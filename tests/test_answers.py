@@ -281,3 +281,13 @@ def test_neither_math_verify_nor_torch_is_loaded_before_it_is_needed():
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
+
+
+@pytest.mark.parametrize("answer", ["7", "1", "\\pi", "x", "(7, 8)", "\\{1, 2\\}"])
+def test_named_values_in_any_order_match_no_other_kind_of_answer(answer):
+    assert answers.judge(answer, "y=2, x=1").outcome == "mismatch"
+
+
+def test_a_difference_far_below_the_digits_compared_is_a_difference_of_functions_too():
+    assert answers.judge("x+10^{-40}", "x").outcome == "mismatch"
+    assert answers.judge("(x+1)^2-2x-1", "x^2").outcome == "match"

@@ -135,3 +135,16 @@ def test_the_self_test_passes_and_names_its_limits():
 def test_a_line_survives_readers_that_split_at_unicode_line_ends():
     assert dump_line({"a": "x\u2028y"}).splitlines() == [dump_line({"a": "x\u2028y"})]
     assert json.loads(dump_line({"a": "\ud800"})) == {"a": "\ud800"}
+
+
+def test_a_packed_file_that_ends_early_is_named(tmp_path):
+    file = write(tmp_path / "in.jsonl.gz", ROWS * 50, pack=True)
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(ConciseError, match="to its end"):
+        list(rows(file))
+
+
+def test_an_output_that_is_a_folder_is_refused_before_anything_is_graded(tmp_path):
+    with pytest.raises(UsageError, match="it is a folder"):
+        run_grade(write(tmp_path / "in.jsonl", ROWS), config=QUICK, out=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
