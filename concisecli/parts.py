@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from concisecli.config import AgreementConfig, DataConfig, FileSource, HubSource
 from concisecli.contamination import Hit
 from concisecli.monitor import progress
 from concisecli.records import ConciseError, Verdict
-from concisecli.rowwork import RowWork, Worked
+from concisecli.rowwork import RowWork, Worked, digest, mapped
 
 ASKED_AT_ONCE = 256
 JudgeMany = Callable[[Sequence[tuple[str, str]]], list[Verdict]]
@@ -48,6 +48,7 @@ class Seen:
     """Keys met so far, with the answers they were met with: a second copy with the same answer goes at once."""
 
     answers: dict[bytes, dict[str, tuple[str, bool]]] = field(default_factory=dict)
+    outcomes: dict[bytes, Drop] = field(default_factory=dict)  # by what a row says: the fate of the next that says it
 
     def repeat(self, item: Kept) -> Drop | None:
         met = self.answers.get(item.key, {}).get(_said(item))
@@ -97,12 +98,10 @@ def work_through(
         path = folder / f"{name}-{config.shard_rows}-{number:05d}.parquet"
         done = _finished(path)
         if done is None:
-            kept, dropped, hits = _part(name, source, config, worker, judge, seen, mapping, chunk)
-            _write(path, kept, dropped, {"read": len(chunk), "columns": mapping.used, "overlaps": hits})
+            _write(path, _part(name, source, config, worker, judge, seen, mapping, chunk), len(chunk), mapping.used)
             done = _finished(path) or {}
         elif seen is not None:
-            for item in read_part(path):
-                seen.add(item)
+            _see_again(seen, path, done)
         _count(tally, done)
         paths.append(path)
         number += 1
@@ -114,6 +113,17 @@ def _chain(first: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
+@dataclass(slots=True)
+class Part:
+    """What became of the rows of one part. Dropped rows are kept by position, so that their order does not tell how a
+    source was cut into parts; `outcomes` is the fate of the next row that says just what one of these says."""
+
+    kept: list[Kept] = field(default_factory=list)
+    dropped: dict[int, dict[str, Any]] = field(default_factory=dict)
+    overlaps: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: dict[bytes, Drop] = field(default_factory=dict)
+
+
 def _part(
     name: str,
     source: FileSource | HubSource,
@@ -123,40 +133,56 @@ def _part(
     seen: Seen | None,
     mapping: ColumnMap,
     chunk: Sequence[sources.RawRow | sources.BadRow],
-) -> tuple[list[Kept], list[dict[str, Any]], list[dict[str, Any]]]:
+) -> Part:
+    part = Part()
     asking = Asking(judge)
-    dropped: dict[int, dict[str, Any]] = {}  # by position, so that the order does not tell how a part was cut
-    hits: list[dict[str, Any]] = []
     worked: dict[int, Worked] = {}
+    first: dict[bytes, int] = {}  # what a row says -> where in the part it is said first
+    copies: dict[int, tuple[bytes, Row, str | None]] = {}
     for at, raw in enumerate(chunk):
         if isinstance(raw, sources.BadRow):
             if config.on_bad_row == "stop":
                 where = source.path or name
                 raise ConciseError(f"{where}: {raw.place} is {raw.reason}; mend it, or set on_bad_row: drop")
-            dropped[at] = bad_row(name, raw)
+            part.dropped[at] = bad_row(name, raw)
             continue
-        one = worker.work(name, source, mapping, raw.place, raw.fields)
+        row, response = mapped(name, source, mapping, raw.place, raw.fields)
+        said = digest(row, response)
+        if seen is not None and (said in first or said in seen.outcomes):
+            copies[at] = said, row, response
+            continue
+        first[said] = at
+        one = worked[at] = worker.work(source, row, response)
         if one.hit:
-            hits.append(overlap_record(one))
-        if one.drop:
-            dropped[at] = drop_record(one.row, one.drop, one.response)
-        else:
-            worked[at] = one
-            if config.agreement is not None and one.row.answer is not None:
-                asking.add(one)
-    kept = []
-    for at, item in _judged(worked, config.agreement, asking).items():
-        if isinstance(item, Drop):
-            dropped[at] = drop_record(worked[at].row, item, worked[at].response)
-            continue
-        repeat = seen.repeat(item) if seen is not None else None
-        if repeat:
-            dropped[at] = drop_record(item.row, repeat, item.response)
-            continue
-        kept.append(item)
-        if seen is not None:
-            seen.add(item)
-    return kept, [dropped[at] for at in sorted(dropped)], hits
+            part.overlaps.append(overlap_record(one))
+        if config.agreement is not None and one.drop is None and one.row.answer is not None:
+            asking.add(one)
+    items = _judged(worked, config.agreement, asking)
+    for said, at in first.items():
+        _settle(part, at, said, worked[at], items[at], seen)
+    for at, (said, row, response) in copies.items():
+        fate = part.outcomes.get(said) or (seen.outcomes[said] if seen is not None else Drop("duplicate"))
+        part.dropped[at] = drop_record(row, fate, response)
+    if seen is not None:
+        seen.outcomes |= part.outcomes
+    return part
+
+
+def _settle(part: Part, at: int, said: bytes, worked: Worked, item: Kept | Drop, seen: Seen | None) -> None:
+    """Put one row where it belongs, and note the fate of its copies."""
+    if isinstance(item, Drop):
+        part.dropped[at] = drop_record(worked.row, item, worked.response)
+        part.outcomes[said] = item
+        return
+    repeat = seen.repeat(item) if seen is not None else None
+    if repeat:
+        part.dropped[at] = drop_record(item.row, repeat, item.response)
+        part.outcomes[said] = repeat
+        return
+    part.kept.append(item)
+    if seen is not None:
+        seen.add(item)
+        part.outcomes[said] = seen.repeat(replace(item, verified=False)) or Drop("duplicate", f"of {item.at}")
 
 
 class Asking:
@@ -187,10 +213,10 @@ class Asking:
 
 def _judged(worked: Mapping[int, Worked], config: AgreementConfig | None, asking: Asking) -> dict[int, Kept | Drop]:
     """The rows whose answers stand, verified ones marked, and why the others go."""
-    results: dict[int, Row | Drop] = {at: w.row for at, w in worked.items()}
+    results: dict[int, Row | Drop] = {at: w.drop or w.row for at, w in worked.items()}
     verdicts = asking.verdicts()
     if config is not None:
-        places = [at for at, w in worked.items() if w.row.answer is not None]
+        places = [at for at, w in worked.items() if w.drop is None and w.row.answer is not None]
         pairs = [(worked[at].row, worked[at].reading) for at in places]
         results |= dict(zip(places, decided(pairs, config, verdicts), strict=True))
     return {
@@ -248,16 +274,30 @@ def part_schema() -> Any:
     )
 
 
-def _write(path: Path, kept: Sequence[Kept], dropped: Sequence[dict[str, Any]], counts: dict[str, Any]) -> None:
-    rows = [
-        asdict(k.row) | {"key": k.key, "response": k.response, "verified": k.verified, "words": k.words} for k in kept
-    ]
+def _write(path: Path, part: Part, read: int, used: dict[str, str]) -> None:
+    own = ("key", "response", "verified", "words")
+    rows = [asdict(k.row) | {name: getattr(k, name) for name in own} for k in part.kept]
+    dropped = [part.dropped[at] for at in sorted(part.dropped)]
     write_jsonl(path.with_suffix(".dropped.jsonl"), dropped)
     write_parquet(path, rows, part_schema())
-    reasons = Counter(d["reason"] for d in dropped)
-    flags = Counter(flag for k in kept for flag in k.row.flags)
+    counts = {
+        "read": read,
+        "kept": len(rows),
+        "columns": used,
+        "overlaps": part.overlaps,
+        "reasons": Counter(d["reason"] for d in dropped),
+        "flags": Counter(flag for k in part.kept for flag in k.row.flags),
+        "outcomes": {said.hex(): [drop.reason, drop.detail] for said, drop in part.outcomes.items()},
+    }
     with atomic_write(path.with_suffix(".json")) as temporary:
-        temporary.write_text(json.dumps(counts | {"kept": len(kept), "reasons": reasons, "flags": flags}))
+        temporary.write_text(json.dumps(counts))
+
+
+def _see_again(seen: Seen, path: Path, counts: Mapping[str, Any]) -> None:
+    """What a finished part of an earlier try had met."""
+    for item in read_part(path):
+        seen.add(item)
+    seen.outcomes |= {bytes.fromhex(said): Drop(*fate) for said, fate in counts["outcomes"].items()}
 
 
 def _finished(path: Path) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ Pure apart from its caches, so that rows can be worked on in any process and in 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +46,24 @@ class Worked:
     words: str = ""
 
 
+def mapped(
+    name: str, source: FileSource | HubSource, columns_: ColumnMap, place: str, fields: Mapping[str, Any]
+) -> tuple[Row, str | None]:
+    """A row under our names, and the response of an example."""
+    row = columns.map_row(name, place, fields, columns_)
+    if source.rows != "examples":
+        return row, None
+    response = columns.response_text(fields, columns_)
+    return replace(row, solution=response), response
+
+
+def digest(row: Row, response: str | None) -> bytes:
+    """16 bytes that are equal for rows which say the same, wherever they stand."""
+    said = (row.problem, row.answer, row.solution, response, row.answers, row.level, row.difficulty, row.pass_rate)
+    text = repr((*said, row.subject, row.choices))
+    return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).digest()
+
+
 class RowWork:
     """The work on the rows of every source of one recipe."""
 
@@ -56,15 +75,8 @@ class RowWork:
         self.hits: dict[bytes, Hit | None] = {}
         self.counter = filters.token_counter(config.select)
 
-    def work(
-        self, name: str, source: FileSource | HubSource, columns_: ColumnMap, place: str, fields: Mapping[str, Any]
-    ) -> Worked:
-        """All steps, in order, until one of them drops the row."""
-        row = columns.map_row(name, place, fields, columns_)
-        response = None
-        if source.rows == "examples":
-            response = columns.response_text(fields, columns_)
-            row = replace(row, solution=response)
+    def work(self, source: FileSource | HubSource, row: Row, response: str | None) -> Worked:
+        """All steps, in order, until one of them drops the row. `response` is that of an example."""
         if row.problem is None or not row.problem.strip():
             return Worked(row, b"", drop=Drop("no-problem"))
         cleaned = cleaning.clean(row, self.config.cleaning)

@@ -127,6 +127,21 @@ def test_the_same_bytes_whatever_the_shards_and_however_often_it_was_stopped(mad
         assert (first / name).read_bytes() == (small / name).read_bytes() == (stopped / name).read_bytes(), name
 
 
+def test_a_file_that_repeats_its_rows_shares_their_fate(made):
+    lines = (made / "rows.jsonl").read_text().splitlines(keepends=True)
+    (made / "rows.jsonl").write_text("".join(lines[:-1]) * 3)
+    first, result = build(made, "first", config(made))
+    small, _ = build(made, "small", config(made, shard_rows=5))
+    assert result.rows == {"problems": 2, "dropped": 40}
+    gone = dropped(first)
+    for number in range(15, 43):
+        original = EXPECTED.get(f"line {(number - 1) % 14 + 1}", "duplicate")
+        expected = "duplicate" if original in ("conflict", "near-duplicate") else original
+        assert gone[f"line {number}"] == expected, number
+    for name in ("problems.parquet", "dropped.jsonl.zst", "data_card.md"):
+        assert (first / name).read_bytes() == (small / name).read_bytes(), name
+
+
 def test_a_bad_line_can_stop_the_build(made):
     with pytest.raises(ConciseError, match=r"rows\.jsonl: line 15 is not valid JSON"):
         build(made, "out", config(made, on_bad_row="stop"))
