@@ -272,6 +272,9 @@ def _percent(gold: Node, answer: Node) -> bool | None:
     not, and a bare gold up to 1 is a share, not a number of percent."""
     bare = [_without_percent(t) for t in (gold, answer)]
     if bare[0] is not None and bare[1] is None:
+        value = value_of(answer)
+        if isinstance(value, Fraction) and abs(value) < 1:
+            return None
         return same_value(bare[0], answer)
     if bare[1] is not None and bare[0] is None and gold[0] in ("num", "neg"):
         value = value_of(gold)

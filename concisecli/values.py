@@ -15,6 +15,7 @@ from typing import Any
 
 from concisecli.expressions import Node, TooBig, has, names
 
+MAX_WIDE_DIGITS = 120_000  # of a value beyond that, only the same tree is the same value
 MAX_BITS = 200_000  # of a numerator or denominator that is kept exact
 
 
@@ -42,6 +43,7 @@ class Evaluator:
         self.ctx = _context(digits)
         self.env = env or {}
         self.pm = pm
+        self.reach = 0  # the largest power of two met, of large values and of small ones
 
     def __call__(self, node: Node) -> Any:
         kind = node[0]
@@ -69,6 +71,8 @@ class Evaluator:
 
     def mp(self, value: Any) -> Any:
         if isinstance(value, Fraction):
+            bits = abs(value.numerator.bit_length() - value.denominator.bit_length())
+            self.reach = max(self.reach, bits if value else 0)
             if value.denominator == 1:
                 return self.ctx.mpf(value.numerator)
             return self.ctx.mpf(value.numerator) / value.denominator
@@ -84,8 +88,10 @@ class Evaluator:
             raise Undefined
         if self.ctx.isinf(value):
             raise Undefined
-        if value != 0 and abs(self.ctx.mag(value)) > 10**9:
-            raise TooBig
+        if value != 0:
+            self.reach = max(self.reach, abs(self.ctx.mag(value)))
+            if abs(self.ctx.mag(value)) > 10**9:
+                raise TooBig
         return value
 
     def _fold(self, values: list[Any], *, add: bool) -> Any:
@@ -290,10 +296,22 @@ def _same_number(a: Node, b: Node, slack: float) -> bool | None:
     except (TooBig, Undefined):
         return None
     if _close(precise, p, q, 110, 0.0):
-        return True
+        return precise.reach <= 300 or _same_wide(a, b, precise.reach)
     # Two sides that differ only by rounding come closer as the digits grow (sqrt(2) - sqrt(2) against 0).
     before, after = abs(evaluate.mp(x) - evaluate.mp(y)), abs(precise.mp(p) - precise.mp(q))
     return bool(after < precise.ctx.mpf(before) * precise.ctx.mpf(10) ** -40)
+
+
+def _same_wide(a: Node, b: Node, reach: int) -> bool:
+    """Where values as large or small as 2^reach are met, as many digits decide: e^1000 is not e^1000 + 1."""
+    digits = 1 << int(reach * 0.302).bit_length()  # a power of two, so that few contexts are kept
+    if reach * 0.302 > MAX_WIDE_DIGITS:
+        return a == b
+    evaluate = Evaluator(2 * digits + 150)
+    try:
+        return _close(evaluate, evaluate(a), evaluate(b), digits + 110, 0.0)
+    except (TooBig, Undefined):
+        return False
 
 
 def _close(evaluate: Evaluator, x: Any, y: Any, digits: int, slack: float) -> bool:
