@@ -1,7 +1,9 @@
 """The README's table, recomputed from saved completions by nothing but this file: no import of the project.
 
-    python tests/readme_numbers.py collect RUNS_0 RUNS_1 RUNS_2   # gather the completions of three `concise run --runs`
-    python tests/readme_numbers.py                                # print the table
+    python tests/readme_numbers.py collect OFF_0 RUNS_0 RUNS_1 RUNS_2   # gather the completions of `concise run --runs`
+    python tests/readme_numbers.py                                      # print the table
+
+OFF_0 is seed 0 with `--set lgrpo.reward.length=off`.
 
 A completion is right when its text is exactly think tags, then answer tags around the gold answer. Intervals are 95 %
 percentile bootstraps over problems (2,000 resamples, the seeds of a problem resampled together).
@@ -18,34 +20,48 @@ import pyarrow.parquet as pq
 
 DATA = Path(__file__).parent / "data" / "tiny_completions.parquet"
 STRICT = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
-STAGES = (("base", "SFT base"), ("rl1", "stage 1: GRPO++"), ("lgrpo", "stage 2: L-GRPO"), ("lead", "stage 2: LEAD"))
+STAGES = (
+    ("base", "SFT base"),
+    ("rl1", "stage 1: GRPO++"),
+    ("lgrpo", "stage 2: L-GRPO"),
+    ("lgrpo_off", "the same, `length: off`"),
+    ("lead", "stage 2: LEAD, mined"),
+)
 TEMPERATURES = (("t10", "1.0"), ("t06", "0.6"))
 BUDGETS = (40, 80, 120)
 
 
-def collect(runs: list[Path]) -> None:
+def collect(off: Path, runs: list[Path]) -> None:
     rows = []
     for seed, root in enumerate(runs):
-        (test,) = root.glob("tiny/test-*/problems.parquet")
-        gold = {p["id"]: p["answer"] for p in pq.read_table(test).to_pylist()}
         for stage, _ in STAGES:
-            for temperature, _ in TEMPERATURES:
-                (path,) = root.glob(f"tiny/{stage}_{temperature}-*/completions.parquet")
-                rows += [
-                    {
-                        "seed": seed,
-                        "stage": stage,
-                        "temperature": temperature,
-                        "problem_id": c["problem_id"],
-                        "gold": gold[c["problem_id"]],
-                        "length": c["length"],
-                        "finish_reason": c["finish_reason"],
-                        "text": c["text"],
-                    }
-                    for c in pq.read_table(path).to_pylist()
-                ]
+            if stage != "lgrpo_off":
+                rows += completions(root, seed, stage, stage)
+    rows += completions(off, 0, "lgrpo", "lgrpo_off")
     DATA.parent.mkdir(exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), DATA, compression="zstd", compression_level=19)
+
+
+def completions(root: Path, seed: int, stage: str, name: str) -> list[dict]:
+    (test,) = root.glob("tiny/test-*/problems.parquet")
+    gold = {p["id"]: p["answer"] for p in pq.read_table(test).to_pylist()}
+    rows = []
+    for temperature, _ in TEMPERATURES:
+        path = max(root.glob(f"tiny/{stage}_{temperature}-*/completions.parquet"), key=lambda p: p.stat().st_mtime)
+        rows += [
+            {
+                "seed": seed,
+                "stage": name,
+                "temperature": temperature,
+                "problem_id": c["problem_id"],
+                "gold": gold[c["problem_id"]],
+                "length": c["length"],
+                "finish_reason": c["finish_reason"],
+                "text": c["text"],
+            }
+            for c in pq.read_table(path).to_pylist()
+        ]
+    return rows
 
 
 def right(row: dict) -> bool:
@@ -97,7 +113,7 @@ def interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["collect"]:
-        collect([Path(p) for p in sys.argv[2:]])
+        collect(Path(sys.argv[2]), [Path(p) for p in sys.argv[3:]])
     else:
         print(table())
         print(json.dumps({"rows": pq.read_metadata(DATA).num_rows, "bytes": DATA.stat().st_size}), file=sys.stderr)

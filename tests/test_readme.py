@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests import readme_numbers
@@ -70,3 +71,36 @@ def test_links_and_pictures_are_there():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         if not target.startswith("http"):
             assert (ROOT / target).exists(), target
+
+
+def saved(stage: str, temperature: str, seed: int) -> tuple[float, float, float]:
+    """Accuracy, mean length and share of answers without any thinking."""
+    rows = [
+        r
+        for r in pq.read_table(readme_numbers.DATA).to_pylist()
+        if (r["stage"], r["temperature"], r["seed"]) == (stage, temperature, seed)
+    ]
+    empty = [r["text"].startswith("<think></think>") for r in rows]
+    return (
+        sum(map(readme_numbers.right, rows)) / len(rows),
+        sum(r["length"] for r in rows) / len(rows),
+        sum(empty) / len(rows),
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_saved_runs_carry_the_claims(seed):
+    base, _, _ = saved("base", "t10", seed)
+    assert 0.40 <= base <= 0.65
+    assert saved("base", "t06", seed)[0] >= 0.80
+    stage_1, long, empty = saved("rl1", "t10", seed)
+    assert stage_1 >= base + 0.28
+    assert empty < 0.02
+    stage_2, short, _ = saved("lgrpo", "t10", seed)
+    assert stage_2 >= stage_1 - 0.02
+    assert short <= 0.55 * long
+
+
+def test_without_its_length_reward_stage_2_stays_as_long_as_stage_1():
+    for temperature in ("t10", "t06"):
+        assert abs(saved("lgrpo_off", temperature, 0)[1] / saved("rl1", temperature, 0)[1] - 1) <= 0.10
