@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from concisecli.artifacts import sync_file, sync_folder
 from concisecli.config import NewModelConfig
 from concisecli.records import ConciseError
 
@@ -322,19 +323,11 @@ def save_model(
     policy.save_pretrained(making, state_dict=state)
     tokenizer.save_pretrained(making)
     for file in making.iterdir():
-        _fsync(file)
-    _fsync(making)
+        sync_file(file)
+    sync_folder(making)
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     if folder.exists():
         os.rename(folder, old)
     os.rename(making, folder)
-    _fsync(folder.parent)
+    sync_folder(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
