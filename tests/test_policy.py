@@ -328,7 +328,7 @@ def test_a_save_that_fails_leaves_the_old_folder_whole(
     def full_disk(*_: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(policy, "_fsync", full_disk)
+    monkeypatch.setattr(policy, "sync_file", full_disk)
     with pytest.raises(OSError, match="No space"):
         policy.save_model(module, tokenizer, tmp_path / "m")
     assert {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir()} == before
