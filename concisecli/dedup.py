@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
@@ -23,6 +23,7 @@ PERMUTATIONS, BANDS, SEED = 128, 64, 7  # 2 rows a band: a pair at similarity 0.
 CHUNK = 2048
 NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+")  # a capital in mid-sentence: who it is about
 Agreement = Literal["equal", "different", "unknown"]
+Texts = Callable[[Collection[int]], Mapping[int, str]]  # problem texts by number, read for the few that need them
 SameAnswers = Callable[[Sequence[tuple[str, str]]], list[bool]]  # which pairs of answers are equal
 
 # Where one of these is in one text and not in the other, the texts ask for different things.
@@ -49,20 +50,21 @@ CRITICAL = canonical.words_of(
 class Entry:
     """A row as dedup sees it. A smaller `rank` is kept rather than a larger one; ranks differ from row to row."""
 
-    problem: str
-    words: str  # canonical.tokens(problem), joined by spaces
     answer: str | None
     key: bytes
+    mark: bytes  # of the quantities; only rows of one mark can be near repeats
     rank: tuple[int, ...]
     verified: bool
     place: str  # "source line 7", for the reasons
 
 
-def duplicates(entries: Sequence[Entry], config: DedupConfig, same_answers: SameAnswers) -> dict[int, Drop]:
+def duplicates(
+    entries: Sequence[Entry], config: DedupConfig, same_answers: SameAnswers, texts: Texts
+) -> dict[int, Drop]:
     """Index -> why that row goes. Every row that is not in the result is kept."""
     drops, kept = exact_duplicates(entries, config, same_answers)
     if config.near:
-        drops |= near_duplicates(entries, kept, config, same_answers)
+        drops |= near_duplicates(entries, kept, config, same_answers, texts)
     return drops
 
 
@@ -130,10 +132,13 @@ def _repeat(kept: Entry) -> Drop:
 
 
 def near_duplicates(
-    entries: Sequence[Entry], kept: Sequence[int], config: DedupConfig, same_answers: SameAnswers
+    entries: Sequence[Entry], kept: Sequence[int], config: DedupConfig, same_answers: SameAnswers, texts: Texts
 ) -> dict[int, Drop]:
     """Rows that are, in other words, a row of better rank. `kept` is ordered by rank."""
-    pairs = list(_alike(entries, kept, config.similarity))
+    shared = Counter(entries[i].mark for i in kept)
+    possible = [i for i in kept if shared[entries[i].mark] > 1]
+    problems = texts(possible)
+    pairs = list(_alike(problems, possible, config.similarity))
     both = [(a, b) for a, b in pairs if entries[a].answer and entries[b].answer]
     verdicts = same_answers([(entries[a].answer or "", entries[b].answer or "") for a, b in both])
     equal = dict(zip(both, verdicts, strict=True))
@@ -142,7 +147,7 @@ def near_duplicates(
         if later in drops or earlier in drops:
             continue
         answers: Agreement = "unknown" if (later, earlier) not in equal else _said(equal[later, earlier])
-        if same_problem(entries[later].problem, entries[earlier].problem, answers):
+        if same_problem(problems[later], problems[earlier], answers):
             drops[later] = Drop("near-duplicate", f"of {entries[earlier].place}")
     return drops
 
@@ -151,27 +156,32 @@ def _said(equal: bool) -> Agreement:
     return "equal" if equal else "different"
 
 
-def _alike(entries: Sequence[Entry], kept: Sequence[int], similarity: float) -> Iterator[tuple[int, int]]:
+def _alike(problems: Mapping[int, str], numbers: Sequence[int], similarity: float) -> Iterator[tuple[int, int]]:
     """Pairs (later, earlier) in rank whose shingles are alike and whose quantities are equal. Shingles carry the
     quantities with them, so that a template with a thousand different numbers makes no pairs at all."""
     index = RMinHashLSH(similarity, PERMUTATIONS, BANDS)
-    for start in range(0, len(kept), CHUNK):
-        chunk = kept[start : start + CHUNK]
-        shingles = [signed_shingles(entries[i].words) for i in chunk]
+    for start in range(0, len(numbers), CHUNK):
+        chunk = numbers[start : start + CHUNK]
+        shingles = [signed_shingles(problems[i]) for i in chunk]
         for at, sketch in enumerate(RMinHash.from_token_sets(shingles, PERMUTATIONS, SEED)):
             found = index.query(sketch)
             index.insert(start + at, sketch)
             own = set(shingles[at])
             for other in sorted(found):
-                if jaccard(own, set(signed_shingles(entries[kept[other]].words))) >= similarity:
-                    yield chunk[at], kept[other]
+                if jaccard(own, set(signed_shingles(problems[numbers[other]]))) >= similarity:
+                    yield chunk[at], numbers[other]
 
 
-def signed_shingles(joined: str) -> list[str]:
-    """Pairs of neighbouring content words, each marked with a hash of all quantities of the text."""
-    words = tuple(joined.split())
+def quantity_mark(words: tuple[str, ...]) -> bytes:
+    """8 bytes that are equal for texts with the same quantities, in whatever order."""
     quantities = "\x1f".join(sorted(canonical.firm_quantities(words)))
-    mark = hashlib.blake2b(quantities.encode(), digest_size=6).hexdigest()
+    return hashlib.blake2b(quantities.encode(), digest_size=8).digest()
+
+
+def signed_shingles(problem: str) -> list[str]:
+    """Pairs of neighbouring content words, each with the mark of all quantities of the text."""
+    words = canonical.tokens(problem)
+    mark = quantity_mark(words).hex()
     return [f"{mark} {shingle}" for shingle in canonical.shingles(canonical.content(words), 2)] or [mark]
 
 

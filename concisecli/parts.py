@@ -36,7 +36,7 @@ class Kept:
     key: bytes
     response: str | None
     verified: bool
-    words: str = ""  # the problem's canonical tokens, for the search of near repeats
+    mark: bytes = b""  # of the problem's quantities, for the search of near repeats
 
     @property
     def at(self) -> str:
@@ -222,7 +222,7 @@ def _judged(worked: Mapping[int, Worked], config: AgreementConfig | None, asking
     return {
         at: result
         if isinstance(result, Drop)
-        else Kept(result, worked[at].key, worked[at].response, "verified" in result.flags, worked[at].words)
+        else Kept(result, worked[at].key, worked[at].response, "verified" in result.flags, worked[at].mark)
         for at, result in results.items()
     }
 
@@ -270,12 +270,12 @@ def part_schema() -> Any:
     names = [f.name for f in fields(Row)]
     own = [(name, types.get(name, pa.string())) for name in names]
     return pa.schema(
-        [*own, ("key", pa.binary()), ("response", pa.string()), ("verified", pa.bool_()), ("words", pa.string())]
+        [*own, ("key", pa.binary()), ("response", pa.string()), ("verified", pa.bool_()), ("mark", pa.binary())]
     )
 
 
 def _write(path: Path, part: Part, read: int, used: dict[str, str]) -> None:
-    own = ("key", "response", "verified", "words")
+    own = ("key", "response", "verified", "mark")
     rows = [asdict(k.row) | {name: getattr(k, name) for name in own} for k in part.kept]
     dropped = [part.dropped[at] for at in sorted(part.dropped)]
     write_jsonl(path.with_suffix(".dropped.jsonl"), dropped)
@@ -309,10 +309,10 @@ def _finished(path: Path) -> dict[str, Any] | None:
 def read_part(path: Path) -> list[Kept]:
     kept = []
     for row in read_parquet(path):
-        key, response, verified, words = (row.pop(name) for name in ("key", "response", "verified", "words"))
+        key, response, verified, mark = (row.pop(name) for name in ("key", "response", "verified", "mark"))
         for name in ("answers", "choices", "flags"):
             row[name] = tuple(row[name] or ())
-        kept.append(Kept(Row(**row), key, response, verified, words))
+        kept.append(Kept(Row(**row), key, response, verified, mark))
     return kept
 
 

@@ -6,7 +6,7 @@ conflicts, near repeats and the draw over everything that is left. Synthetic sou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -195,43 +195,38 @@ def judge_many(pool: GraderPool, pairs: Sequence[tuple[str, str]]) -> list[Verdi
 
 
 def decide(config: DataConfig, gathered: Gathered) -> Decided:
-    """Conflicts, near repeats and the draw, over the kept rows of all parts."""
-    items = list(_light(gathered))
-    drops: dict[int, Drop] = {}
-    if config.dedup:
-        with GraderPool(_grader(config)) as pool:
-            same = partial(same_answers, pool)
-            # Examples are repeats of their problem by design: another solution is another row.
-            problems = [i for i, (item, _) in enumerate(items) if item.response is None]
-            found = duplicates([_entry(*items[i], at=i) for i in problems], config.dedup, same)
-            drops = {problems[i]: drop for i, drop in found.items()}
-    left = [i for i in range(len(items)) if i not in drops]
-    weights = {name: source.weight for name, source in row_sources(config).items()}
-    names = [items[i][0].row.source for i in left]
-    ids = [f"{items[i][0].key.hex()}{items[i][0].at if items[i][0].response else ''}" for i in left]
-    for i, stays in zip(left, filters.draw(names, ids, weights, config.limit, config.seed), strict=True):
-        if not stays:
-            drops[i] = Drop("not-drawn")
-    return Decided(drops)
-
-
-def _light(gathered: Gathered) -> Iterator[tuple[Kept, int]]:
-    """The kept rows without their solutions, with the rank of their source: what deciding needs in memory."""
+    """Conflicts, near repeats and the draw, over the kept rows of all parts. Texts are read again for the few rows
+    that could be near repeats; all others are known here by keys and answers alone."""
+    entries: list[Entry] = []
+    names: list[str] = []
+    ids: list[str] = []
+    is_example: list[bool] = []
     for rank, paths in enumerate(gathered.paths.values()):
         for item in parts.read_parts(paths):
-            yield _without_solution(item), rank
+            place = (0 if item.verified else 1, rank, len(entries))
+            entries.append(Entry(item.row.answer, item.key, item.mark, place, item.verified, item.at))
+            names.append(item.row.source)
+            is_example.append(item.response is not None)
+            ids.append(item.key.hex() + (item.at if item.response is not None else ""))
+    drops: dict[int, Drop] = {}
+    if config.dedup:
+        # Examples are repeats of their problem by design: another solution is another row.
+        problems = [i for i, example in enumerate(is_example) if not example]
+        with GraderPool(_grader(config)) as pool:
+            texts = partial(_texts, gathered, problems)
+            found = duplicates([entries[i] for i in problems], config.dedup, partial(same_answers, pool), texts)
+        drops = {problems[i]: drop for i, drop in found.items()}
+    left = [i for i in range(len(entries)) if i not in drops]
+    weights = {name: source.weight for name, source in row_sources(config).items()}
+    stays = filters.draw([names[i] for i in left], [ids[i] for i in left], weights, config.limit, config.seed)
+    return Decided(drops | {i: Drop("not-drawn") for i, stay in zip(left, stays, strict=True) if not stay})
 
 
-def _without_solution(item: Kept) -> Kept:
-    from dataclasses import replace
-
-    response = None if item.response is None else ""
-    return replace(item, row=replace(item.row, solution=None), response=response)
-
-
-def _entry(item: Kept, source_rank: int, at: int) -> Entry:
-    rank = (0 if item.verified else 1, source_rank, at)
-    return Entry(item.row.problem or "", item.words, item.row.answer, item.key, rank, item.verified, item.at)
+def _texts(gathered: Gathered, problems: Sequence[int], wanted: Collection[int]) -> dict[int, str]:
+    """The texts of some problems, by their position in `problems`, which numbers the rows of all parts."""
+    position = {problems[i]: i for i in wanted}
+    everything = (item for paths in gathered.paths.values() for item in parts.read_parts(paths))
+    return {position[n]: item.row.problem or "" for n, item in enumerate(everything) if n in position}
 
 
 def same_answers(pool: GraderPool, pairs: Sequence[tuple[str, str]]) -> list[bool]:

@@ -16,6 +16,7 @@ from concisecli.cleaning import Drop
 from concisecli.columns import ColumnMap, Row
 from concisecli.config import DataConfig, FileSource, HubSource
 from concisecli.contamination import EvalProblem, Hit, SuiteIndex
+from concisecli.dedup import quantity_mark
 
 CACHED_HITS = 200_000
 
@@ -43,7 +44,7 @@ class Worked:
     reading: Reading | None = None
     drop: Drop | None = None
     hit: Hit | None = None
-    words: str = ""
+    mark: bytes = b""  # of the quantities, for the search of near repeats
 
 
 def mapped(
@@ -120,14 +121,13 @@ class RowWork:
         if hit and rules and rules.action == "drop":
             drop = Drop("contaminated", f"{hit.suite} {hit.name}: {hit.rule}, {hit.share:.2f}")
             return Worked(row, key, response, reading, drop, hit)
-        return Worked(row, key, response, reading, None, hit, " ".join(canonical.tokens(row.problem or "")))
+        return Worked(row, key, response, reading, None, hit, _mark(row))
 
     def _unsettled(self, row: Row, key: bytes, response: str | None, drop: Drop) -> Worked:
         """A row whose answer could not be read; with `check: flag` an answer that was given stands."""
         rules = self.config.agreement
         if rules is not None and rules.check == "flag" and row.answer is not None:
-            words = " ".join(canonical.tokens(row.problem or ""))
-            return Worked(replace(row, flags=(*row.flags, drop.reason)), key, response, words=words)
+            return Worked(replace(row, flags=(*row.flags, drop.reason)), key, response, mark=_mark(row))
         return Worked(row, key, response, drop=drop)
 
     def _lend(self, row: Row, key: bytes) -> Row:
@@ -150,3 +150,7 @@ class RowWork:
                 self.hits.clear()
             self.hits[key] = self.index.hit(problem)
         return self.hits[key]
+
+
+def _mark(row: Row) -> bytes:
+    return quantity_mark(canonical.tokens(row.problem or ""))

@@ -1,7 +1,5 @@
 r"""Which training rows hold a problem of an evaluation suite, and which only look like it."""
 
-# ruff: noqa: E501  (problem texts are shown whole)
-
 from collections import Counter
 from pathlib import Path
 

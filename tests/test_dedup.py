@@ -1,14 +1,12 @@
 r"""Repeats: what counts as one problem, which copy is kept, and what happens where answers differ."""
 
-# ruff: noqa: E501  (problem texts are shown whole)
-
 from pathlib import Path
 
 import pytest
 
 from concisecli import canonical
 from concisecli.config import DedupConfig
-from concisecli.dedup import Entry, duplicates, same_problem
+from concisecli.dedup import Entry, duplicates, quantity_mark, same_problem
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -21,10 +19,9 @@ def entries(*rows):
     """(problem, answer[, verified]) in order of trust."""
     return [
         Entry(
-            problem,
-            " ".join(canonical.tokens(problem)),
             answer,
             canonical.key(problem),
+            quantity_mark(canonical.tokens(problem)),
             (0 if more else 1, i),
             bool(more),
             f"s line {i + 1}",
@@ -33,9 +30,13 @@ def entries(*rows):
     ]
 
 
+def found(rows, **config):
+    texts = [row[0] for row in rows]
+    return duplicates(entries(*rows), DedupConfig(**config), same_text, lambda wanted: {i: texts[i] for i in wanted})
+
+
 def reasons(*rows, **config):
-    found = duplicates(entries(*rows), DedupConfig(**config), same_text)
-    return {i: drop.reason for i, drop in sorted(found.items())}
+    return {i: drop.reason for i, drop in sorted(found(rows, **config).items())}
 
 
 SAME = [  # one problem in two spellings
@@ -168,9 +169,9 @@ def test_alike_problems_with_other_answers_are_never_merged():
 
 
 def test_the_copy_with_a_verified_solution_is_kept_and_the_reason_says_so():
-    found = duplicates(entries(("Find $x+1$.", "5"), ("Find x + 1", "5", "verified")), DedupConfig(), same_text)
-    assert list(found) == [0]
-    assert found[0].detail == "of s line 2, which has a verified solution"
+    drops = found([("Find $x+1$.", "5"), ("Find x + 1", "5", "verified")])
+    assert list(drops) == [0]
+    assert drops[0].detail == "of s line 2, which has a verified solution"
 
 
 def test_conflicting_answers_follow_the_recipe_and_are_listed():
