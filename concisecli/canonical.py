@@ -16,7 +16,7 @@ SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 SYMBOLS = {
     "≤": "<=", "⩽": "<=", "≦": "<=", "≥": ">=", "⩾": ">=", "≧": ">=", "≠": "!=", "×": "*", "·": "·", "⋅": "·", "∙": "·",
     "÷": "/", "−": "-", "–": "-", "—": " — ", "∞": " infty ", "√": " sqrt ", "°": " deg ", "∠": " angle ",
-    "△": " triangle ", "∈": " in ", "∪": " cup ", "∩": " cap ", "⊂": " subset ", "⊆": " subseteq ", "→": " to ",
+    "△": " triangle ", "∈": " elem ", "∪": " cup ", "∩": " cap ", "⊂": " subset ", "⊆": " subseteq ", "→": " to ",
     "⊥": " perp ", "∥": " parallel ", "≡": " equiv ", "≅": " cong ", "±": " pm ", "…": " ... ", "’": "'", "‘": "'",
     "′": "'", "“": " ", "”": " ", "∑": " sum ", "∏": " prod ", "∫": " int ", "∅": " emptyset ",
 }  # fmt: skip
@@ -34,7 +34,8 @@ RELATIONS = {
     "lt": "<", "gt": ">", "times": "*", "cdot": "·", "div": "/", "ldots": "...", "dots": "...", "cdots": "...",
     "dotsc": "...", "dotsb": "...", "lbrace": "{", "rbrace": "}", "vert": "|", "lvert": "|", "rvert": "|", "mid": "|",
     "circ": "deg", "degree": "deg", "prime": "'", "varnothing": "emptyset", "bigtriangleup": "triangle",
-    "rightarrow": "to", "longrightarrow": "to", "sim": "~", "colon": ":", "ast": "*", "varphi": "phi",
+    "in": "elem", "notin": "notelem", "rightarrow": "to",
+    "longrightarrow": "to", "sim": "~", "colon": ":", "ast": "*", "varphi": "phi",
     "varepsilon": "epsilon", "vartheta": "theta", "backslash": " ", "pmod": "mod", "bmod": "mod", "cfrac": "frac",
     "dfrac": "frac", "tfrac": "frac", "dbinom": "binom", "tbinom": "binom",
 }  # fmt: skip
@@ -92,9 +93,9 @@ NUMBER_WORDS = (
 )
 FUNCTIONS = words_of(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp lim gcd lcm max min mod floor ceil lfloor "
-    "rfloor lceil rceil sqrt frac binom sum prod int deg det infty pi cup cap subset subseteq in notin perp parallel "
-    "equiv cong pm overline vec bar hat forall exists alpha beta gamma delta epsilon zeta eta theta iota kappa lambda "
-    "mu nu xi rho sigma tau upsilon phi chi psi omega"
+    "rfloor lceil rceil sqrt frac binom sum prod int deg det infty pi cup cap subset subseteq elem notelem perp "
+    "parallel equiv cong pm overline vec bar hat forall exists alpha beta gamma delta epsilon zeta eta theta iota "
+    "kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega"
 )
 
 
@@ -131,6 +132,11 @@ def content(words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found for word in words if (found := _content_word(word)))
 
 
+def plain(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The content words that are no quantities."""
+    return tuple(word for word in content(words) if not _quantity(word))
+
+
 def _with_number(words: tuple[str, ...]) -> tuple[str, ...]:
     pairs = zip(words, (*words[1:], ""), strict=True)
     kept = ["number" if pair == ("how", "many") else pair[0] for pair in pairs]
@@ -150,6 +156,23 @@ def firm_quantities(words: tuple[str, ...]) -> tuple[str, ...]:
     marked = ["", *(_quantity(word) for word in words), ""]
     alone = [len(m) == 1 and m.islower() and not marked[i - 1] and not marked[i + 1] for i, m in enumerate(marked[:-1])]
     return tuple(found for found, loose in zip(marked, alone, strict=False) if found and not loose)
+
+
+def formulas(words: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """The quantities in two parts: whole formulas (runs of three tokens and more), in whatever order they are told, and
+    in order all others but lower-case letters that stand alone."""
+    runs: list[list[str]] = [[]]
+    for word in words:
+        found = _quantity(word)
+        if found:
+            runs[-1].append(found)
+        elif word not in "()" and runs[-1]:
+            runs.append([])
+    whole = sorted(tuple(run) for run in runs if len(run) > 2)
+    rest = [
+        word for run in runs if len(run) < 3 for word in run if len(run) > 1 or not (word.islower() and len(word) == 1)
+    ]
+    return tuple(whole), tuple(rest)
 
 
 @lru_cache(maxsize=65536)

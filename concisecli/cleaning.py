@@ -128,6 +128,7 @@ TYPESET = re.compile("[\ufb00-\ufb06]")  # ligatures of a typeset page: fi, fl, 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 DAMAGED = re.compile("[\ud800-\udfff\ufffd\ue000-\uf8ff\x00]")
 
+NUMBERING = re.compile(r"^(?:(?:Problem|Question|Exercise|Example)\s*#?\d{1,3}\s*[.:)]|\(?\d{1,2}[.)](?=\s+[A-Z]))\s*")
 IMAGE_MARKS = ("![", "[img", "[IMG", "<img", "<IMG", "\\includegraphics", "data:image/")
 IMAGE = re.compile(r"data:image/|!\[[^\]]*\]\(|\[img\b|<img\b|\\includegraphics", re.IGNORECASE)
 FORUM_TAIL = re.compile(
@@ -294,7 +295,7 @@ def _beside_its_command(text: str, at: int) -> bool:
 
 def strip_instructions(text: str, prefixes: tuple[str, ...] = (), suffixes: tuple[str, ...] = ()) -> str:
     """The problem without the instruction text around it, matched whole and exactly."""
-    text = text.strip()
+    text = NUMBERING.sub("", text.strip())
     changed = True
     while changed:
         changed = False

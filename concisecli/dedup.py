@@ -28,22 +28,26 @@ SameAnswers = Callable[[Sequence[tuple[str, str]]], list[bool]]  # which pairs o
 
 # Where one of these is in one text and not in the other, the texts ask for different things.
 CRITICAL = canonical.words_of(
-    "hundred thousand million increased decreased increase decrease gain loss profit cone cylinder pyramid prism "
-    "tetrahedron octahedron parallelogram trapezoid rhombus kite ellipse parabola hyperbola divided multiplied added "
-    "subtracted double triple halved not no never neither nor interior exterior consecutive without with except only "
-    "even odd max min maximum minimum maximal minimal largest smallest greatest least most more less fewer greater "
-    "smaller larger biggest highest lowest positive negative nonnegative nonpositive nonzero increasing decreasing "
-    "before after first last second third fourth fifth sixth left right up down upper lower north south east west "
-    "inside outside inscribed circumscribed sum difference product quotient ratio area perimeter circumference volume "
-    "surface radius diameter replacement real integer rational irrational complex prime composite distinct same "
-    "different row column horizontal vertical mean median mode range union intersection arithmetic geometric harmonic "
-    "convex concave clockwise counterclockwise ascending descending closed open sine cosine tangent acute obtuse "
-    "equal unequal divisible multiple factor divisor digit square cube root sphere circle triangle rectangle hexagon "
-    "pentagon octagon or and any all some none each average total remainder permutation combination ordered unordered "
-    "labeled unlabeled parallel perpendicular edge vertex face side angle bisector altitude centroid incenter "
-    "circumcenter orthocenter domain solution day week month year hour minute january february march april may june "
-    "july august september october november december monday tuesday wednesday thursday friday saturday sunday"
+    "slope length distance midpoint height width depth speed velocity age cost price weight mass temperature "
+    "probability variance coefficient intercept focus directrix period amplitude determinant trace inverse derivative "
+    "integral circle row table line hundred thousand million increased decreased increase decrease gain loss profit "
+    "cone cylinder pyramid prism tetrahedron octahedron parallelogram trapezoid rhombus kite ellipse parabola "
+    "hyperbola divided multiplied added subtracted double triple halved not no never neither nor interior exterior "
+    "consecutive without with except only even odd max min maximum minimum maximal minimal largest smallest greatest "
+    "least most more less fewer greater smaller larger biggest highest lowest positive negative nonnegative "
+    "nonpositive nonzero increasing decreasing before after first last second third fourth fifth sixth left right up "
+    "down upper lower north south east west inside outside inscribed circumscribed sum difference product quotient "
+    "ratio area perimeter circumference volume surface radius diameter replacement real integer rational irrational "
+    "complex prime composite distinct same different row column horizontal vertical mean median mode range union "
+    "intersection arithmetic geometric harmonic convex concave clockwise counterclockwise ascending descending closed "
+    "open sine cosine tangent acute obtuse equal unequal divisible multiple factor divisor digit square cube root "
+    "sphere circle triangle rectangle hexagon pentagon octagon or and any all some none each average total remainder "
+    "permutation combination ordered unordered labeled unlabeled parallel perpendicular edge vertex face side angle "
+    "bisector altitude centroid incenter circumcenter orthocenter domain solution day week month year hour minute "
+    "january february march april may june july august september october november december monday tuesday wednesday "
+    "thursday friday saturday sunday"
 )
+MILD = canonical.words_of("all each any some total")  # often said or not, where the answers are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +201,17 @@ def same_problem(a: str, b: str, answers: Agreement) -> bool:
     if _same_sentences(a, b):
         return True
     words_a, words_b = canonical.tokens(a), canonical.tokens(b)
-    if canonical.firm_quantities(words_a) != canonical.firm_quantities(words_b):
+    if canonical.formulas(words_a) != canonical.formulas(words_b):
         return False
-    content_a, content_b = canonical.content(words_a), canonical.content(words_b)
     names = {name.lower() for text in (a, b) for name in NAME.findall(text)}
-    differing = differing_words(content_a, content_b)
-    if any(word in CRITICAL or word in names or word.isupper() or not word.isalpha() for word in differing):
+    differing = differing_words(canonical.plain(words_a), canonical.plain(words_b))
+    if answers == "equal":
+        differing = [word for word in differing if word not in MILD]
+    if any(word in CRITICAL or word in names for word in differing):
         return False
     allowed = 0.25 if answers == "equal" else 0.02
-    return len([w for w in differing if len(w) > 1]) <= allowed * (len(content_a) + len(content_b))
+    size = len(canonical.content(words_a)) + len(canonical.content(words_b))
+    return len(differing) <= allowed * size
 
 
 def differing_words(a: Sequence[str], b: Sequence[str]) -> list[str]:
