@@ -107,6 +107,22 @@ REWORDED = [
         "Jerry tosses a fair coin eight times. What is the probability of 5 heads?",
         "Jerry tosses a fair coin $8$ times. What is the probability of five heads?",
     ),
+    ("How many ways can 5 people sit in a row?", "In how many ways can 5 people be seated in a row?"),
+    ("If $3^x = 81$, what is $x$?", "Given that $3^{x}=81$, find the value of $x$."),
+    ("Find the number of trailing zeros of $100!$.", "How many trailing zeros does $100!$ have?"),
+    ("What is the value of $i^{2023}$, where $i=\\sqrt{-1}$?", "Let $i = \\sqrt{-1}$. Find $i^{2023}$."),
+    (
+        "Let $S=\\{1,2,3,4\\}$. How many subsets of $S$ contain 1?",
+        "Let S = {1, 2, 3, 4}. How many subsets of S contain 1?",
+    ),
+    (
+        "A fair six-sided die is rolled twice. What is the probability that the sum is 7?",
+        "A fair 6-sided die is rolled two times. What is the probability that the sum is $7$?",
+    ),
+    (
+        "Express your answer as a common fraction. What is $\\frac{1}{3}+\\frac{1}{6}$?",
+        "What is $\\frac13+\\frac16$? Express your answer as a common fraction.",
+    ),
 ]
 ALIKE_BUT_DIFFERENT = [
     (
@@ -146,6 +162,24 @@ ALIKE_BUT_DIFFERENT = [
         "Two cards are dealt from a deck without replacement. What is the probability of two kings?",
     ),
     ("Find the perimeter of a rectangle of sides 3 and 4.", "Find the area of a rectangle of sides 3 and 4."),
+    ("Let $f(x)=2x+3$. Find $f(f(1))$.", "Let $f(x)=2x+3$. Find $f(f(f(1)))$."),
+    ("How many ways can 5 people sit in a row?", "How many ways can 5 people sit in a circle?"),
+    (
+        "Ann is 3 years older than Bob. Bob is 12. How old is Ann?",
+        "Bob is 3 years older than Ann. Bob is 12. How old is Ann?",
+    ),
+    (
+        "Tom has twice as many apples as Ann. How many does Tom have?",
+        "Tom has twice as many apples as Ann. How many does Ann have?",
+    ),
+    ("If $3^x = 81$, what is $x$?", "If $x^3 = 81$, what is $x$?"),
+    (
+        "Find the slope of the line through $(1,2)$ and $(3,8)$.",
+        "Find the length of the segment from $(1,2)$ to $(3,8)$.",
+    ),
+    ("What is the mean of 2, 4, 9?", "What is the median of 2, 4, 9?"),
+    ("A number is increased by 20% and is 60. What was it?", "A number is decreased by 20% and is 60. What was it?"),
+    ("Express $0.\\overline{12}$ as a fraction.", "Express $0.1\\overline{2}$ as a fraction."),
 ]
 
 
