@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from concisecli import dist
+from concisecli import collectives
 from concisecli.batching import TrainBatch
 from concisecli.config import DeepSpeedConfig, OptimiserConfig, TorchConfig
 from concisecli.policy import token_logprobs
@@ -96,9 +96,9 @@ class TorchBackend:
     """Replicated weights, AdamW, gradients summed over ranks: one process, or a few with a model that fits each."""
 
     def __init__(self, config: TorchConfig, module: torch.nn.Module, optimiser: OptimiserConfig) -> None:
-        dist.init()
-        self.device = dist.device()
-        self.rank, self.world = dist.rank(), dist.world()
+        collectives.init()
+        self.device = collectives.device()
+        self.rank, self.world = collectives.rank(), collectives.world()
         self.module = module.to(self.device).eval()  # no dropout: the policy that trains is the one that sampled
         self.optimiser = _adamw(module, optimiser)
         self._dtype: Dtype = config.dtype
@@ -136,7 +136,7 @@ class TorchBackend:
         if self.rank == 0:
             held = {"module": self.module.state_dict(), "optimiser": self.optimiser.state_dict()}
             torch.save(held, folder / "torch.pt")
-        dist.barrier()
+        collectives.barrier()
 
     def load(self, folder: Path) -> dict[str, Any]:
         held = torch.load(folder / "torch.pt", map_location=self.device, weights_only=True)
@@ -170,10 +170,10 @@ class DeepSpeedBackend:
 
     def __init__(self, config: DeepSpeedConfig, module: torch.nn.Module, optimiser: OptimiserConfig) -> None:
         deepspeed = _import_deepspeed()
-        dist.init(alone=True)
+        collectives.init(alone=True)
         deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), auto_mpi_discovery=False)
-        self.device = dist.device()
-        self.rank, self.world = dist.rank(), dist.world()
+        self.device = collectives.device()
+        self.rank, self.world = collectives.rank(), collectives.world()
         self.module = module.eval()
         self._zero = deepspeed.zero
         self._zero_stage = config.zero_stage
@@ -200,7 +200,7 @@ class DeepSpeedBackend:
         self.engine.backward(loss * self.world)  # DeepSpeed divides the sum over ranks by their number
 
     def finite(self) -> bool:
-        (spread,) = dist.reduce([self._spread.item()])
+        (spread,) = collectives.reduce([self._spread.item()])
         return math.isfinite(spread)
 
     def step(self) -> float:
@@ -224,7 +224,7 @@ class DeepSpeedBackend:
     def save(self, folder: Path, state: dict[str, Any]) -> None:
         _write_state(folder, state)
         self.engine.save_checkpoint(str(folder), tag="deepspeed", save_latest=False)
-        dist.barrier()
+        collectives.barrier()
 
     def load(self, folder: Path) -> dict[str, Any]:
         path, _ = self.engine.load_checkpoint(str(folder), tag="deepspeed")
@@ -263,7 +263,7 @@ def _adamw(module: torch.nn.Module, config: OptimiserConfig) -> torch.optim.Adam
 def _import_deepspeed() -> Any:
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    os.environ.setdefault("LOCAL_RANK", str(dist.local_rank()))  # it insists, also without a launcher
+    os.environ.setdefault("LOCAL_RANK", str(collectives.local_rank()))  # it insists, also without a launcher
     try:
         import deepspeed
         from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder
@@ -296,10 +296,10 @@ def _write_state(folder: Path, state: dict[str, Any]) -> None:
     text = json.dumps(state)
     if json.loads(text) != state:
         raise TypeError("the state of a checkpoint must come back unchanged from JSON: no tuples, no integer keys")
-    if dist.rank() == 0:
+    if collectives.rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "state.json").write_text(text, encoding="utf-8")
-    dist.barrier()
+    collectives.barrier()
 
 
 def _read_state(folder: Path) -> dict[str, Any]:

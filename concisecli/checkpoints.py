@@ -103,9 +103,9 @@ def remove_all(folder: Path) -> None:
 
 def barrier(backend: Backend) -> None:
     if backend.world > 1:
-        from concisecli import dist
+        from concisecli import collectives
 
-        dist.barrier()
+        collectives.barrier()
 
 
 @contextlib.contextmanager

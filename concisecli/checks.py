@@ -19,7 +19,7 @@ from concisecli.config import (
     TrainConfig,
     VllmConfig,
 )
-from concisecli.naming import nearest
+from concisecli.did_you_mean import nearest
 from concisecli.records import UsageError
 from concisecli.stages import STAGES
 

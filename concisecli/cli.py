@@ -122,6 +122,9 @@ def stage_command(kind: str, text: str, group: typer.Typer = app) -> None:
 @data.command("build")
 def data_build(
     recipe: Annotated[str | None, typer.Argument(help="A recipe file or the name of a shipped one.")] = None,
+    to: Annotated[
+        list[str] | None, typer.Option("--to", metavar="TOOL", help="Also write for verl, trl or conciser. Repeatable.")
+    ] = None,
     pipeline: PipelineFlag = None,
     only: OnlyFlag = None,
     force: ForceFlag = None,
@@ -132,6 +135,7 @@ def data_build(
     runs: RunsFlag = RUNS,
 ) -> None:
     """Build one recipe, or the data stages of the pipeline."""
+    sets = [*(sets or ()), *([f"to=[{', '.join(to)}]"] if to else ())]
     if recipe is None:
         stages(("data",), pipeline, only, force, sets, seed, dry_run, as_json, runs)
         return
@@ -195,8 +199,8 @@ def evaluate(
 
         print_metrics(*regraded(regrade, out, sets or ()), as_json)
         return
+    from concisecli.building.suites import suites_named
     from concisecli.standalone import eval_pipeline, preset_sets
-    from concisecli.suites import suites_named
 
     sets = [
         *(preset_sets(preset) if preset else ()),

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from concisecli.algo import advantages, rewards
+from concisecli.algo import advantages, group_filters, rewards
 from concisecli.algo.repetition import is_repetitive
 from concisecli.batching import Row
 from concisecli.config import AdvantageConfig, TrainConfig
-from concisecli.grading import GradeItem, GraderPool
+from concisecli.grader.grading import GradeItem, GraderPool
 from concisecli.records import Bools, Floats, Group, Ints, PassRate, RewardBreakdown
 from concisecli.rollout import SampledGroup
 
@@ -42,7 +42,7 @@ class GroupSummary:
 
     place: int
     problem_id: str
-    kind: advantages.GroupKind
+    kind: group_filters.GroupKind
     kept: bool
     correct: Bools
     finished: Bools
@@ -61,7 +61,7 @@ class GroupSummary:
 def grade(grader: GraderPool, sampled: Sequence[SampledGroup], *, think_open: bool, policy_step: int) -> list[Group]:
     """Every rollout judged, in one call of the pool."""
     items = [
-        GradeItem(completion.text, problem.answer, think_open)
+        GradeItem(completion.text, problem.gold, think_open)
         for problem, _, completions in sampled
         for completion in completions
     ]
@@ -80,7 +80,7 @@ def score(place: int, group: Group, config: TrainConfig) -> ScoredGroup:
         group,
         reward,
         advantages.of_group(reward.total, _rho(group, config.advantage), config.advantage, reward.usable),
-        advantages.keep_group(reward.total, group.correct, config.advantage, reward.usable),
+        group_filters.keep_group(reward.total, group.correct, config.advantage, reward.usable),
     )
 
 
@@ -107,7 +107,7 @@ def summary(scored: ScoredGroup) -> GroupSummary:
     return GroupSummary(
         scored.place,
         group.problem.id,
-        advantages.group_kind(group.correct),
+        group_filters.group_kind(group.correct),
         scored.kept,
         group.correct,
         group.finished,

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from concisecli.config import KINDS, SHARED, Config, NewModel, NewModelConfig, Pipeline, StageSpec
+from concisecli.did_you_mean import model_classes, nearest, suggestion
 from concisecli.marked import DEFAULT, Marked, merge, parse_value, read_yaml
-from concisecli.naming import model_classes, nearest, suggestion
 from concisecli.records import UsageError
 
 TOP = ("run", "seed", "threads", "stages", *(k for k in SHARED if k != "seed"))

@@ -340,7 +340,7 @@ def named_files(config: BaseModel) -> dict[str, Path]:
     """Local files whose content belongs to the key of a stage with this config."""
     if not isinstance(config, DataConfig) or all(isinstance(s, ChainsSource) for s in config.sources.values()):
         return {}
-    from concisecli.recipes import key_files
+    from concisecli.building.recipes import key_files
 
     return key_files(config)
 

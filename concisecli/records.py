@@ -49,6 +49,11 @@ class Problem:
     level: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def gold(self) -> Any:
+        """What the grader compares with: the list of right answers where there are several, else the answer."""
+        return self.extra.get("answers") or self.answer
+
 
 @dataclass(frozen=True, slots=True)
 class Example:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from concisecli.checks import upstream
 from concisecli.config import Pipeline, StageSpec
-from concisecli.naming import nearest
+from concisecli.did_you_mean import nearest
 from concisecli.records import UsageError
 
 

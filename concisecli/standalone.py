@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from concisecli.artifacts import unwritable
+from concisecli.building.suites import preset_named
 from concisecli.config import EvalConfig, GraderConfig, Pipeline, PromptConfig, TrainConfig
 from concisecli.loading import (
     PIPELINE_FILE,
@@ -26,7 +27,6 @@ from concisecli.marked import Marked, read_yaml
 from concisecli.records import ConciseError, UsageError
 from concisecli.selection import Selection, select
 from concisecli.store import MANIFEST, read_manifest
-from concisecli.suites import preset_named
 
 # --- --set on a stage command -----------------------------------------------------------------------------------------
 

@@ -173,7 +173,7 @@ def show(
 
     With --tokens, --set changes the prompt: --set chat=false.
     """
-    from concisecli import showing
+    from concisecli.building import showing
 
     if dropped:
         rows = showing.dropped(artifact, reason, limit=count)
@@ -191,8 +191,8 @@ def show(
 
 
 def as_tokens(rows: Sequence[dict[str, Any]], model: Path, sets: Sequence[str]) -> list[dict[str, Any]]:
+    from concisecli.building.showing import marked, tokens
     from concisecli.policy import load_tokenizer
-    from concisecli.showing import marked, tokens
     from concisecli.standalone import prompt_config
 
     tokenizer, config = load_tokenizer(model), prompt_config(sets)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from concisecli import dist
+from concisecli import collectives
 from concisecli.algo import losses
 from concisecli.backends import Backend, score
 from concisecli.batching import Row, TrainBatch, canonical, collate, micro_batches, minibatches, share
@@ -74,7 +74,7 @@ class Trainer:
 
         Raises NonFiniteError before the step whose loss or gradient is not finite.
         """
-        everyone = canonical(row for rank_rows in dist.gather(list(rows)) for row in rank_rows if row.tokens)
+        everyone = canonical(row for rank_rows in collectives.gather(list(rows)) for row in rank_rows if row.tokens)
         parts = minibatches(everyone, self._parts, seed=self._config.seed, step=step)
         fresh = [share(part, self.backend.world) for part in parts]
         scored = self._with_own_logprobs(fresh) if self.loss and self.loss.old_logprobs == "trainer" else fresh
@@ -216,7 +216,7 @@ def _over_ranks(sums: losses.Sums) -> losses.Sums:
     for i, name in enumerate(names):
         by_op[name[-3:] if name.endswith(("_min", "_max")) else "sum"].append(i)
     for op, indices in by_op.items():
-        reduced = dist.reduce([values[i] for i in indices], op)  # type: ignore[arg-type]
+        reduced = collectives.reduce([values[i] for i in indices], op)  # type: ignore[arg-type]
         for i, value in zip(indices, reduced, strict=True):
             values[i] = value
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in zip(names, values, strict=True)}

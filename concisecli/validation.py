@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from concisecli import artifacts, dist, groups
+from concisecli import artifacts, collectives, groups
 from concisecli.config import TrainConfig
-from concisecli.grading import GraderPool
+from concisecli.grader.grading import GraderPool
 from concisecli.records import ConciseError, Problem, StageRun
 from concisecli.rollout import RolloutEngine, sample_groups
 
@@ -36,7 +36,7 @@ class Validator:
         sampled = sample_groups(
             engine,
             tokenizer,
-            self.problems[dist.rank() :: dist.world()],
+            self.problems[collectives.rank() :: collectives.world()],
             config.sampling,
             config.prompt,
             seed=config.seed,
@@ -45,7 +45,7 @@ class Validator:
         )
         graded = groups.grade(grader, sampled, think_open=think_open, policy_step=0)
         mine = [(g.correct.tolist(), g.lengths.tolist()) for g in graded]
-        everyone = [pair for rank in dist.gather(mine) for pair in rank]
+        everyone = [pair for rank in collectives.gather(mine) for pair in rank]
         return {
             "validation/accuracy": float(np.mean([c for correct, _ in everyone for c in correct])),
             "validation/length": float(np.mean([n for _, lengths in everyone for n in lengths])),

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concisecli.algo.advantages import (
-    difficulty_weight,
-    difficulty_weights,
-    group_advantages,
-    group_kind,
-    keep_group,
-    of_group,
-    pass_rate,
-)
+from concisecli.algo.advantages import difficulty_weight, difficulty_weights, group_advantages, of_group, pass_rate
+from concisecli.algo.group_filters import group_kind, keep_group
 from concisecli.algo.rewards import zscore_bonus
 from concisecli.config import AdvantageConfig, LogisticDifficulty, StepDifficulty
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from concisecli.agreement import agree, bare_letter, choice_value, read_solution, refuse_choice
-from concisecli.cleaning import Drop
-from concisecli.columns import Row
+from concisecli.building.agreement import agree, bare_letter, choice_value, read_solution, refuse_choice
+from concisecli.building.cleaning import Drop
+from concisecli.building.columns import Row
+from concisecli.building.recipes import judge_many
 from concisecli.config import AgreementConfig, FileSource, GraderConfig
-from concisecli.grading import GraderPool
-from concisecli.recipes import judge_many
+from concisecli.grader.grading import GraderPool
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 LAX = AgreementConfig()
@@ -156,7 +156,7 @@ def test_hostile_answers_end_in_a_reason(judge):
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not here")
 def test_the_published_solutions_of_math_keep_999_rows_of_1000():
-    from concisecli import cleaning, columns, sources
+    from concisecli.building import cleaning, columns, sources
     from concisecli.config import CleaningConfig
 
     kept = total = 0

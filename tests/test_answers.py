@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from concisecli import answers
-from concisecli.answers import check, equivalent, extract
 from concisecli.config import GraderConfig
-from concisecli.normalize import gold_texts, key
+from concisecli.grader import answers
+from concisecli.grader.answers import check, equivalent, extract
+from concisecli.grader.normalize import gold_texts, key
 from concisecli.records import UsageError
 from concisecli.stages.grade import shipped_cases
 
@@ -276,7 +276,7 @@ def test_a_custom_check_that_does_not_load_is_a_usage_error(name):
 
 def test_neither_math_verify_nor_torch_is_loaded_before_it_is_needed():
     heavy = ("torch", "sympy", "math_verify", "mpmath")
-    code = "import sys, concisecli.grading, concisecli.stages.grade"
+    code = "import sys, concisecli.grader.grading, concisecli.stages.grade"
     code += f"; print([m for m in {heavy} if m in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

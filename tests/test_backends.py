@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from concisecli import dist, policy
+from concisecli import collectives, policy
 from concisecli.backends import Backend, make_backend
 from concisecli.config import DeepSpeedConfig, LossConfig, TorchConfig, TrainConfig
 from concisecli.trainer import NonFiniteError, Trainer
@@ -34,7 +34,7 @@ def start(model: Path, backend: TorchConfig | DeepSpeedConfig) -> Trainer:
 
 def steps(trainer: Trainer, numbers: range) -> list[dict[str, float]]:
     """Updates on rollouts that follow from the step's number; over ranks, each rank gives every second one."""
-    rank, world = dist.rank(), dist.world()
+    rank, world = collectives.rank(), collectives.world()
     return [trainer.update(rollouts(LENGTHS, seed=step)[rank::world], step) for step in numbers]
 
 
@@ -105,7 +105,7 @@ def _child(rank: int, work: Callable[..., Any], world: int, port: int, model: Pa
         }
     torch.set_num_threads(1)
     work(model, out)
-    dist.close()
+    collectives.close()
 
 
 def in_processes(work: Callable[[Path, Path], None], world: int, port: int, model: Path, out: Path) -> None:
@@ -129,7 +129,7 @@ def _compare_stages(model: Path, out: Path, stages: tuple[int, ...]) -> None:
         }
         _stays_put_when_not_finite(sharded)
     _bfloat16_trains(model, stages)
-    if dist.rank() == 0:
+    if collectives.rank() == 0:
         out.write_text(json.dumps(found))
 
 

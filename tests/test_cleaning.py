@@ -2,7 +2,7 @@ r"""Mending and refusing texts: control characters, instructions, tails, cut-off
 
 import pytest
 
-from concisecli.cleaning import (
+from concisecli.building.cleaning import (
     REASONS,
     Drop,
     bare_answer,
@@ -14,7 +14,7 @@ from concisecli.cleaning import (
     strip_forum_tail,
     strip_instructions,
 )
-from concisecli.columns import Row
+from concisecli.building.columns import Row
 from concisecli.config import CleaningConfig
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from concisecli import artifacts, attempts, scores
-from concisecli.comparison import best_accuracy, budget_reaching, compare
+from concisecli import artifacts
 from concisecli.config import EvalConfig
 from concisecli.records import ConciseError, Problem, UsageError
+from concisecli.reports import attempts, scores
+from concisecli.reports.comparison import best_accuracy, budget_reaching, compare
 from concisecli.stages import compare as stage
 
 PROBLEMS = [Problem(f"p{i}", f"{i}+{i}=", str(2 * i), "sums" if i < 3 else "more") for i in range(5)]

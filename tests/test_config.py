@@ -18,7 +18,7 @@ from concisecli.config import (
     SftConfig,
     TrainConfig,
 )
-from concisecli.naming import model_classes
+from concisecli.did_you_mean import model_classes
 
 
 def every_class() -> Iterator[type[BaseModel]]:

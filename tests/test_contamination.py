@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from concisecli import cleaning, columns, sources
+from concisecli.building import cleaning, columns, sources
+from concisecli.building.contamination import EvalProblem, SuiteIndex, overlaps, split_question
 from concisecli.config import FileSource
-from concisecli.contamination import EvalProblem, SuiteIndex, overlaps, split_question
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not here")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from concisecli import artifacts, recipes, showing, tables
+from concisecli import artifacts
+from concisecli.building import recipes, showing, tables
 from concisecli.config import DataConfig
 from concisecli.records import ConciseError, StageRun
 from concisecli.stages import data

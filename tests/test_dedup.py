@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from concisecli import canonical
+from concisecli.building import canonical
+from concisecli.building.dedup import Entry, duplicates, quantity_mark, same_problem
 from concisecli.config import DedupConfig
-from concisecli.dedup import Entry, duplicates, quantity_mark, same_problem
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -236,7 +236,7 @@ def test_near_repeats_can_be_left_alone():
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not here")
 def test_the_published_gsm8k_and_math_lose_almost_nothing():
-    from concisecli import columns, sources
+    from concisecli.building import columns, sources
     from concisecli.config import FileSource
 
     for name, most in (("gsm8k_train_1500", 2), ("math_test_minus500_l3to5", 4)):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from concisecli import artifacts, tables
+from concisecli import artifacts
+from concisecli.building import tables
 from concisecli.config import DistillConfig, GraderConfig, HfConfig, PromptConfig, SamplingConfig
 from concisecli.records import Completion, ConciseError, Group, Problem, StageRun, Verdict
 from concisecli.stages import distill

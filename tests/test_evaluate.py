@@ -242,7 +242,7 @@ ON_ONE_OF_TWO_RANKS = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from concisecli import dist
+from concisecli import collectives
 from concisecli.stages import evaluate
 from tests.test_evaluate import config
 from concisecli.records import StageRun
@@ -250,7 +250,7 @@ from concisecli.records import StageRun
 model, problems, out = map(Path, sys.argv[1:])
 evaluate.PART_ROLLOUTS = 20
 evaluate.run(StageRun("test", out, config(), {"model": (model,), "problems": (problems,)}))
-dist.close()
+collectives.close()
 """
 
 

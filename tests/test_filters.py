@@ -2,9 +2,9 @@
 
 import pytest
 
-from concisecli.columns import Row
+from concisecli.building.columns import Row
+from concisecli.building.filters import ANSWER_TYPES, answer_type, draw, language, refuse, token_counter
 from concisecli.config import SelectConfig
-from concisecli.filters import ANSWER_TYPES, answer_type, draw, language, refuse, token_counter
 from concisecli.records import ConciseError
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from concisecli import artifacts, chains, policy
+from concisecli import artifacts, policy
+from concisecli.building import arithmetic_chains
 from concisecli.config import ChainsSource, HfConfig, TrainConfig
 from concisecli.records import StageRun
 from concisecli.rollout import Sampling, make_engine
@@ -28,7 +29,7 @@ def test_rollouts_on_the_gpu_carry_the_log_probs_of_a_plain_forward(tiny_model):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_training_stage_runs_on_the_gpu(tiny_model, tmp_path, dtype):
-    problems = chains.problems(ChainsSource(count=8, operations=(2, 3), split="pool"), 0)
+    problems = arithmetic_chains.problems(ChainsSource(count=8, operations=(2, 3), split="pool"), 0)
     artifacts.write_problems(tmp_path / "problems.parquet", problems)
     config = TrainConfig.model_validate(
         {

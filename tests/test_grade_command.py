@@ -8,7 +8,7 @@ import json
 import pytest
 
 from concisecli.config import GraderConfig
-from concisecli.grading_audit import second_opinion
+from concisecli.grader.grading_audit import second_opinion
 from concisecli.records import ConciseError, UsageError
 from concisecli.stages.grade import audit, dump_line, rows, run_grade, selftest
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from concisecli.answers import check
 from concisecli.config import GraderConfig
-from concisecli.grading import GradeItem, GraderPool
+from concisecli.grader.answers import check
+from concisecli.grader.grading import GradeItem, GraderPool
 from concisecli.records import ConciseError
 
 CHECKS = '''
@@ -259,7 +259,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from concisecli.config import GraderConfig
-from concisecli.grading import GradeItem, GraderPool
+from concisecli.grader.grading import GradeItem, GraderPool
 if __name__ == "__main__":
     pool = GraderPool(GraderConfig(custom="pool_checks:spin", workers=2, deadline_s=600))
     pool.warm() if sys.argv[3] == "idle" else None
@@ -321,11 +321,11 @@ def test_closing_a_pool_leaves_no_process():
         pool.warm()
         pids = processes(pool)
         assert len(pids) == 3
-    assert gone(pids, 2)
+    assert gone(pids)
     assert pool.grade([GradeItem(box("1+1"), 2)])[0].correct  # it starts again when asked again
     pids = processes(pool)
     pool.close()
-    assert gone(pids, 2)
+    assert gone(pids)
 
 
 def test_workers_load_no_torch(pool):

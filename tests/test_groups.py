@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from concisecli import groups
-from concisecli.config import TrainConfig
+from concisecli.config import GraderConfig, TrainConfig
+from concisecli.grader.grading import GraderPool
 from concisecli.records import Completion, Group, Problem, Verdict
 
 
@@ -81,3 +82,11 @@ def test_rollout_rows_tell_what_was_trained():
         True,
     )
     assert np.isclose(second["advantage"], -first["advantage"])
+
+
+def test_any_of_several_right_answers_is_right():
+    problem = Problem("a", "x^2 = 9?", "3", "test", extra={"answers": ["3", "-3"]})
+    sampled = [(problem, [1], [Completion((2,), (-0.1,), rf"so \boxed{{{x}}}", "stop") for x in ("3", "-3", "9")])]
+    with GraderPool(GraderConfig(workers=1)) as grader:
+        (graded,) = groups.grade(grader, sampled, think_open=False, policy_step=0)
+    assert graded.correct.tolist() == [True, True, False]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from concisecli.config import KINDS, NewModel, Pipeline
+from concisecli.did_you_mean import tree
 from concisecli.loading import find_pipeline, load_pipeline, load_pipeline_with_origins, packaged, pipeline_of
 from concisecli.marked import parse, read_yaml
-from concisecli.naming import tree
 from concisecli.records import UsageError
 
 Write = Callable[..., Path]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from concisecli.algo.intervals import bootstrap_interval, paired_bootstrap, standard_error
 from concisecli.algo.metrics import (
     REFLECTION_WORDS,
     accuracy_at_budget,
     accuracy_by_finish,
-    bootstrap_interval,
     break_even,
     cons_at_k,
     empty_think_rate,
@@ -21,11 +21,9 @@ from concisecli.algo.metrics import (
     lengths_by_correctness,
     macro_precision,
     mean_pass_at_k,
-    paired_bootstrap,
     pass_at_k,
     reflection_rates,
     reflection_words,
-    standard_error,
     think_body,
 )
 

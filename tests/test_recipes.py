@@ -2,7 +2,8 @@
 
 import pytest
 
-from concisecli import artifacts, recipes, sources
+from concisecli import artifacts
+from concisecli.building import recipes, sources
 from concisecli.config import DataConfig, HubSource
 from concisecli.records import ConciseError
 

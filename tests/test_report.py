@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from concisecli import artifacts, attempts, curves, examples, scores, wording
+from concisecli import artifacts, wording
 from concisecli.config import EvalConfig, ReportConfig
 from concisecli.records import ConciseError, StageRun
-from concisecli.reporting import Training, flat
+from concisecli.reports import attempts, before_after, curves, scores
+from concisecli.reports.reporting import Training, flat
 from concisecli.stages import report
 from tests import toy_run
 
@@ -288,17 +289,17 @@ def test_examples_come_in_turn_from_each_kind_of_change() -> None:
         sampled("e", False, 9),
     ]
     asked = {"problems": [{"id": r["problem_id"], "prompt": "?", "answer": "7"} for r in before]}
-    found = examples.choose(asked, before, asked, after, number=3, seed=0)
+    found = before_after.choose(asked, before, asked, after, number=3, seed=0)
     assert [shown["problem_id"] for shown in found["shown"]] == ["a", "b", "c"]
     assert list(found["counts"].values()) == [1, 1, 1, 1, 1]
     assert (found["shown"][0]["before"]["think"], found["shown"][0]["before"]["text"]) == ("thought", "answer")
-    more = examples.choose(asked, before, asked, after, number=9, seed=0)
+    more = before_after.choose(asked, before, asked, after, number=9, seed=0)
     assert len(more["shown"]) == 4  # wrong both times is counted, not shown
 
 
 def test_long_texts_are_cut_in_the_middle_and_say_so() -> None:
     row = sampled("a", True, 1) | {"text": "x" * 20_000}
-    text = examples._shown(row)["text"]
+    text = before_after._shown(row)["text"]
     assert len(text) < 7_000
     assert "14000 characters left out" in text
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concisecli import attempts, scores
-from concisecli.algo import metrics
+from concisecli.algo import intervals, metrics
 from concisecli.algo.repetition import is_repetitive
 from concisecli.config import EvalConfig
 from concisecli.records import ConciseError, Problem
+from concisecli.reports import attempts, scores
 
 CONFIG = EvalConfig(budgets=(30, 60, 100), samples=4, bootstrap=200, seed=7)
 
@@ -175,12 +175,12 @@ def test_sample_zero_always_wrong_does_not_make_pass_at_1_zero() -> None:
 
 
 def test_intervals_are_those_of_the_plain_bootstrap() -> None:
-    """One redraw serves all metrics; each is what metrics.bootstrap_interval gives."""
+    """One redraw serves all metrics; each is what intervals.bootstrap_interval gives."""
     found = scored()["overall"]
     correct = [a.correct for a in attempts.gather(ROWS, PROBLEMS)]
-    low, high = metrics.bootstrap_interval(correct, resamples=200, seed=7)
+    low, high = intervals.bootstrap_interval(correct, resamples=200, seed=7)
     assert (found["pass_at_1"]["low"], found["pass_at_1"]["high"]) == pytest.approx((low, high), abs=1e-12)
-    low, high = metrics.bootstrap_interval(correct, resamples=200, seed=7, over="samples")
+    low, high = intervals.bootstrap_interval(correct, resamples=200, seed=7, over="samples")
     assert (found["pass_at_1"]["low_samples"], found["pass_at_1"]["high_samples"]) == (low, high)
 
 

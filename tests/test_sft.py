@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from concisecli import artifacts, chains
+from concisecli import artifacts
 from concisecli.batching import Row
+from concisecli.building import arithmetic_chains
 from concisecli.config import ChainsSource, SftConfig
 from concisecli.records import ConciseError, StageRun
 from concisecli.stages import sft
@@ -45,7 +46,7 @@ def test_short_rows_come_first():
 @pytest.fixture
 def stage(tiny_model, tmp_path):
     source = ChainsSource(rows="traces", count=64, operations=(2, 3))
-    artifacts.write_examples(tmp_path / "examples.parquet", chains.examples(source, 0))
+    artifacts.write_examples(tmp_path / "examples.parquet", arithmetic_chains.examples(source, 0))
 
     def make(name, **settings):
         config = SftConfig.model_validate(

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from concisecli import columns, sources
-from concisecli.columns import answer_texts, column_map, map_row
+from concisecli.building import columns, sources
+from concisecli.building.columns import answer_texts, column_map, map_row
 from concisecli.config import FileSource, HubSource
 from concisecli.records import ConciseError
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from concisecli.building.suites import PRESETS, SUITES, preset_named, suites_named
 from concisecli.config import EvalConfig
 from concisecli.loading import packaged
 from concisecli.records import UsageError
-from concisecli.suites import PRESETS, SUITES, preset_named, suites_named
 
 
 @pytest.mark.parametrize("suite", SUITES)

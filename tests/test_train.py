@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
-from concisecli import artifacts, chains, checkpoints, policy
+from concisecli import artifacts, checkpoints, policy
 from concisecli.artifacts import sha256_path
+from concisecli.building import arithmetic_chains
 from concisecli.config import ChainsSource, TrainConfig
 from concisecli.records import ConciseError, Preempted, StageRun
 from concisecli.stages import train
@@ -18,7 +19,7 @@ SHORTEN = {"length": "relative", "relative_weight": 1.0}
 
 @pytest.fixture
 def stage(tiny_model, tmp_path):
-    problems = chains.problems(ChainsSource(count=12, operations=(2, 3), split="pool"), 0)
+    problems = arithmetic_chains.problems(ChainsSource(count=12, operations=(2, 3), split="pool"), 0)
     artifacts.write_problems(tmp_path / "problems.parquet", problems)
 
     def make(name, model=tiny_model, inputs=None, **settings):

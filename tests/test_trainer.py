@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from concisecli import dist, policy
+from concisecli import collectives, policy
 from concisecli.backends import TorchBackend
 from concisecli.batching import Row, example_row
 from concisecli.config import LossConfig, OptimiserConfig, SftConfig, TorchConfig, TrainConfig
@@ -290,7 +290,7 @@ def test_the_rate_counts_optimiser_steps_not_batches(tiny_model: Path) -> None:
 def _on_two_ranks(rank: int, port: int, model: Path, out: Path) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    dist.init()
+    collectives.init()
     found: dict[str, Any] = {}
     for objective in OBJECTIVES:
         rows = rows_for(objective)
@@ -305,7 +305,7 @@ def _on_two_ranks(rank: int, port: int, model: Path, out: Path) -> None:
     assert made.update([], 2)["tokens"] == 0
     weights = dict(made.backend.named_weights())
     torch.save({"found": found, "weights": weights}, out / f"{rank}.pt")
-    dist.close()
+    collectives.close()
 
 
 @pytest.mark.slow

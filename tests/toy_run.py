@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from concisecli import artifacts, attempts, scores
+from concisecli import artifacts
 from concisecli.config import EvalConfig, ReportConfig
 from concisecli.records import Problem, StageRun
+from concisecli.reports import attempts, scores
 from concisecli.store import Output, RunManifest
 
 MODELS = {"sft": (0.5, 50.0), "rl1": (0.9, 73.0), "lgrpo": (0.92, 35.0)}

@@ -16,8 +16,6 @@ from concisecli.algo.rewards import mean_and_std
 from concisecli.config import AdvantageConfig, LogisticDifficulty, StdKind, StepDifficulty
 from concisecli.records import Bools, Floats
 
-GroupKind = Literal["all_right", "all_wrong", "mixed"]
-
 
 def of_group(total: ArrayLike, pass_rate: float, cfg: AdvantageConfig, usable: ArrayLike | None = None) -> Floats:
     """[G] what the policy gradient of each rollout is multiplied with; 0 for rows that are not usable."""
@@ -39,7 +37,7 @@ def group_advantages(
     may be off by an ulp, and a tiny std would make that a large advantage. 0 as well with fewer than two usable rows.
     """
     reward = np.asarray(rewards, dtype=np.float64)
-    rows = _rows(reward, usable)
+    rows = usable_rows(reward, usable)
     advantages = np.zeros(len(reward))
     among = reward[rows]
     if len(among) < 2 or among.max() == among.min():
@@ -47,35 +45,6 @@ def group_advantages(
     mean, spread = mean_and_std(among, std)
     advantages[rows] = (among - mean) / (spread + std_eps) if normalize == "std" else among - mean
     return advantages
-
-
-def keep_group(total: ArrayLike, correct: ArrayLike, cfg: AdvantageConfig, usable: ArrayLike | None = None) -> bool:
-    """Whether the group trains. Fewer than two usable rows never do: their reward would be its own baseline.
-
-    mixed       some usable rows are right and some wrong (ConciseR's stage 1)
-    some_right  some reward is positive, and not all are right with one and the same reward (LEAD's code: it drops a
-                group whose rewards are all at most 0, or all exactly 1, but keeps all-right groups shaped by length)
-    nonzero     rewards differ, so some advantage is not 0
-    all         every group
-    """
-    reward = np.asarray(total, dtype=np.float64)
-    rows = _rows(reward, usable)
-    among, right = reward[rows], np.asarray(correct, dtype=bool)[rows]
-    if len(among) < 2:
-        return False
-    differ = bool(among.max() != among.min())
-    if cfg.keep == "mixed":
-        return group_kind(right) == "mixed"
-    if cfg.keep == "some_right":
-        return bool(among.max() > 0) and (differ or not right.all())
-    return differ if cfg.keep == "nonzero" else True
-
-
-def group_kind(correct: ArrayLike) -> GroupKind:
-    right = np.asarray(correct, dtype=bool)
-    if right.all():
-        return "all_right"
-    return "mixed" if right.any() else "all_wrong"
 
 
 def pass_rate(correct: ArrayLike, scores: ArrayLike | None = None, *, score_threshold: float | None = None) -> float:
@@ -105,5 +74,5 @@ def difficulty_weight(pass_rate: ArrayLike, *, low: float, high: float, midpoint
     return weight
 
 
-def _rows(reward: Floats, usable: ArrayLike | None) -> Bools:
+def usable_rows(reward: Floats, usable: ArrayLike | None) -> Bools:
     return np.ones(len(reward), dtype=bool) if usable is None else np.asarray(usable, dtype=bool)

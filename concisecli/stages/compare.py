@@ -9,9 +9,9 @@ from typing import Any
 
 from concisecli import wording
 from concisecli.artifacts import read_json
-from concisecli.comparison import Comparison, Difference, compare
 from concisecli.records import ConciseError, UsageError
-from concisecli.scores import SCHEMA
+from concisecli.reports.comparison import Comparison, Difference, compare
+from concisecli.reports.scores import SCHEMA
 
 SCORES = "scores.json"
 MOST_NAMED = 6  # flipped problems that a note names; --json has all

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from concisecli import exports, recipes
 from concisecli.artifacts import (
     example_schema,
     iter_jsonl,
@@ -21,11 +20,12 @@ from concisecli.artifacts import (
     write_problems,
     write_text,
 )
-from concisecli.card import Counts, all_overlaps, card
+from concisecli.building import exports, recipes
+from concisecli.building.card import Counts, all_overlaps, card
+from concisecli.building.parts import drop_record
+from concisecli.building.tables import DroppedWriter, TableWriter
 from concisecli.config import DataConfig, FileSource, HubSource
-from concisecli.parts import drop_record
 from concisecli.records import Example, Problem, StageResult, StageRun
-from concisecli.tables import DroppedWriter, TableWriter
 
 PARTS = "parts"
 

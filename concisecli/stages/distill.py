@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from concisecli import artifacts, policy, prompts
+from concisecli.building.tables import DroppedWriter
 from concisecli.config import DistillConfig
-from concisecli.grading import GradeItem, GraderPool
+from concisecli.grader.grading import GradeItem, GraderPool
 from concisecli.monitor import Monitor
 from concisecli.records import Completion, ConciseError, Example, Group, Problem, StageResult, StageRun
 from concisecli.rollout import RolloutEngine, make_engine, sample_groups
-from concisecli.tables import DroppedWriter
 
 PARTS = "parts"
 
@@ -55,7 +55,7 @@ def _groups(
     fitting = [p for p in problems if len(prompts.prompt_ids(tokenizer, p.prompt, config.prompt)) <= limit]
     sampled = sample_groups(engine, tokenizer, fitting, config.sampling, config.prompt, seed=config.seed, step=0)
     think_open = prompts.opens_think(tokenizer, config.prompt)
-    verdicts = iter(grader.grade([GradeItem(c.text, p.answer, think_open) for p, _, cs in sampled for c in cs]))
+    verdicts = iter(grader.grade([GradeItem(c.text, p.gold, think_open) for p, _, cs in sampled for c in cs]))
     graded = {
         p.id: Group(p, tuple(cs), tuple(next(verdicts) for _ in cs), prompt_ids=tuple(ids)) for p, ids, cs in sampled
     }

@@ -17,15 +17,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from concisecli import answers, attempts, dist, scores
+from concisecli import collectives
 from concisecli.artifacts import json_line, read_json, read_parquet, read_problems, write_json, write_parquet
 from concisecli.config import EvalConfig, GraderConfig
-from concisecli.extraction import extract
-from concisecli.grading import GradeItem, GraderPool
+from concisecli.grader import answers
+from concisecli.grader.extraction import extract
+from concisecli.grader.grading import GradeItem, GraderPool
 from concisecli.monitor import note, progress
 from concisecli.policy import load_tokenizer
 from concisecli.prompts import opens_think, prompt_ids
 from concisecli.records import ConciseError, Problem, StageResult, StageRun, Verdict
+from concisecli.reports import attempts, scores
 from concisecli.rollout import Sampling, make_engine, sample_groups
 from concisecli.store import HashCache
 
@@ -40,8 +42,8 @@ def run(stage: StageRun) -> StageResult:
     that cannot be read."""
     config: EvalConfig = stage.config
     if not config.budgets or min(config.budgets) < 1:
-        raise ConciseError(f"stage '{stage.name}': budgets needs at least one number of tokens, and none below 1")
-    dist.init()
+        raise ConciseError("budgets needs at least one number of tokens, and none below 1")
+    collectives.init()
     model, problems = stage.one("model"), read_problems(stage.one("problems"))
     if not problems:
         raise ConciseError(
@@ -53,12 +55,12 @@ def run(stage: StageRun) -> StageResult:
         earlier = sampled_before(stage)
         if not earlier:
             generate(stage, tokenizer, model, fitting)
-        dist.barrier()
-        if dist.rank() == 0:
+        collectives.barrier()
+        if collectives.rank() == 0:
             grade(stage.folder, earlier or parts_of(stage.folder), fitting, config.grader)
-    dist.barrier()
+    collectives.barrier()
     found = _score(stage.folder, fitting, config, left_out)
-    dist.barrier()
+    collectives.barrier()
     rows = found["overall"]["rollouts"]
     return StageResult({"completions": COMPLETIONS, "scores": SCORES}, headline(found), {"completions": rows})
 
@@ -141,7 +143,7 @@ def sampled_before(stage: StageRun) -> list[Path]:
         if path.parent != stage.folder and found.is_file() and read_json(path) == asked:
             note(f"{stage.name}: the completions of {path.parent.name} are judged anew, nothing is sampled")
             return [found]
-    if dist.rank() == 0:
+    if collectives.rank() == 0:
         write_json(stage.folder / SAMPLING, asked)
     return []
 
@@ -157,7 +159,7 @@ def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Pr
     chunks = [problems[start : start + size] for start in range(0, len(problems), size)]
     paths = [stage.folder / PARTS / f"part-{i:05}.parquet" for i in range(len(chunks))]
     # By number, not by what is missing: another rank may write a part while this one is looking.
-    missing = [i for i in range(dist.rank(), len(chunks), dist.world()) if not paths[i].exists()]
+    missing = [i for i in range(collectives.rank(), len(chunks), collectives.world()) if not paths[i].exists()]
     if not missing:
         return
     sampling = Sampling(config.temperature, config.top_p, config.min_p, max(config.budgets))
@@ -199,7 +201,7 @@ def grade(folder: Path, parts: Sequence[Path], problems: Sequence[Problem], grad
 
 def judge(rows: Sequence[Row], problems: Sequence[Problem], grader: GraderConfig) -> list[Row]:
     """The rows with `outcome`, `extracted`, `rule`, `correct` and `cluster`."""
-    gold = {problem.id: problem.answer for problem in problems}
+    gold = {problem.id: problem.gold for problem in problems}
     with GraderPool(grader) as pool:
         verdicts = pool.grade([GradeItem(row["text"], gold[row["problem_id"]], row["think_open"]) for row in rows])
         judged = [
@@ -256,7 +258,7 @@ def _score(
     found = scores.score(
         attempts.gather(rows, problems), config, grader=answers.identity(config.grader), left_out=left_out
     )
-    if dist.rank() == 0:
+    if collectives.rank() == 0:
         write_json(folder / SCORES, found)
     return found
 

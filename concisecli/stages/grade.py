@@ -19,10 +19,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from concisecli import answers
 from concisecli.config import GraderConfig
-from concisecli.grading import OUTCOMES, GradeItem, GraderPool, Timed
-from concisecli.grading_audit import second_opinion
+from concisecli.grader import answers
+from concisecli.grader.grading import OUTCOMES, GradeItem, GraderPool, Timed
+from concisecli.grader.grading_audit import second_opinion
 from concisecli.records import ConciseError, UsageError
 
 BATCH = 2048  # rows graded between two lines of progress
@@ -200,7 +200,7 @@ def selftest(config: GraderConfig | None = None) -> dict[str, Any]:
 
 def shipped_cases() -> list[dict[str, Any]]:
     """The labelled cases in the package: id, gold, response, equivalent, why, source."""
-    text = resources.files("concisecli").joinpath("grading_cases.jsonl").read_bytes()
+    text = resources.files("concisecli.grader").joinpath("grading_cases.jsonl").read_bytes()
     return [json.loads(line) for line in text.split(b"\n") if line.strip()]
 
 

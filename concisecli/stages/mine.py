@@ -11,7 +11,7 @@ from typing import Any
 
 from concisecli import artifacts, groups, policy, prompts
 from concisecli.config import MineConfig
-from concisecli.grading import GraderPool
+from concisecli.grader.grading import GraderPool
 from concisecli.monitor import Monitor
 from concisecli.records import ConciseError, PassRate, Problem, StageResult, StageRun
 from concisecli.rollout import RolloutEngine, make_engine, sample_groups
@@ -71,7 +71,7 @@ def is_hard(rate: PassRate, config: MineConfig) -> bool:
 def _resampled(stage: StageRun, problems: Sequence[Problem]) -> dict[str, PassRate]:
     config: MineConfig = stage.config
     if "model" not in stage.inputs:
-        raise ConciseError(f"source: resample needs the input 'model'")
+        raise ConciseError("source: resample needs the input 'model'")
     model = stage.one("model")
     tokenizer = policy.load_tokenizer(model)
     fitting = [
@@ -160,7 +160,7 @@ def _progress(rates: Iterable[PassRate]) -> dict[str, float]:
 def _logged(stage: StageRun, problems: Sequence[Problem]) -> dict[str, PassRate]:
     config: MineConfig = stage.config
     if "pass_rates" not in stage.inputs:
-        raise ConciseError(f"source: log needs the input 'pass_rates'")
+        raise ConciseError("source: log needs the input 'pass_rates'")
     visits = [
         PassRate(row["problem_id"], row["step"], row["correct"], row["attempts"])
         for path in stage.inputs["pass_rates"]

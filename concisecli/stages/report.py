@@ -12,12 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from concisecli import charts, curves, examples, figures, markdown, page, reporting
 from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_json, write_text
 from concisecli.config import ReportConfig
 from concisecli.records import ConciseError, StageResult, StageRun
-from concisecli.reporting import Evaluation, Json, Training
-from concisecli.scores import SCHEMA
+from concisecli.reports import before_after, curves, drawing, figures, markdown, page, reporting
+from concisecli.reports.reporting import Evaluation, Json, Training
+from concisecli.reports.scores import SCHEMA
 
 KEY = re.compile(r"-[0-9a-f]{12}$")  # what a stage's folder has behind the stage's name
 
@@ -32,12 +32,12 @@ def run(stage: StageRun) -> StageResult:
         [load_training(path, manifest) for path, manifest in logged],
     )
     if not evaluations and not trainings:
-        raise ConciseError(f"stage '{stage.name}' has nothing to report; give it `scores` or `metrics` as inputs")
+        raise ConciseError("there is nothing to report; give it `scores` or `metrics` as inputs")
     runs = dict.fromkeys(path.parent.parent for path, _ in scored + logged)
     slots = reporting.Slots(evaluations, trainings).of
     groups = reporting.by_settings(evaluations)
     parents = reporting.parents_of(trainings)
-    drawn = charts.evaluation_figures(groups, slots, parents) + curves.training_figures(trainings, slots)
+    drawn = figures.evaluation_figures(groups, slots, parents) + curves.training_figures(trainings, slots)
     made = [*(t.stage for t in trainings), *(e.stage for e in evaluations)]
     timings = {name: _timings(path) for name, (path, _) in zip(made, logged + scored, strict=True)}
     tables = {
@@ -51,9 +51,9 @@ def run(stage: StageRun) -> StageResult:
         "lineage": reporting.lineage(_ancestors(runs, [m for _, m in scored + logged if m])),
         "cost": reporting.cost(timings, trainings, evaluations),
     }
-    pictures = {figure.name: figures.draw(figure) for figure in drawn}
+    pictures = {figure.name: drawing.draw(figure) for figure in drawn}
     for name, svg in pictures.items():
-        write_text(stage.folder / "figures" / f"{name}.svg", figures.standalone(svg))
+        write_text(stage.folder / "figures" / f"{name}.svg", drawing.standalone(svg))
     write_json(stage.folder / "tables.json", tables)
     write_text(stage.folder / "report.md", markdown.render(tables))
     write_text(stage.folder / "report.html", page.html(tables, pictures))
@@ -167,7 +167,7 @@ def _examples(config: ReportConfig, evaluations: Sequence[Evaluation], paths: Se
     return {
         "before": before.model,
         "after": after.model,
-        **examples.choose(before.scores, rows[0], after.scores, rows[1], number=config.examples, seed=config.seed),
+        **before_after.choose(before.scores, rows[0], after.scores, rows[1], number=config.examples, seed=config.seed),
     }
 
 

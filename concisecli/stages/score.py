@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TextIO, get_args
 
 import numpy as np
 
-from concisecli.algo import advantages
+from concisecli.algo import advantages, group_filters
 from concisecli.algo.rewards import score_rollouts
 from concisecli.artifacts import json_line, json_object
 from concisecli.config import TrainConfig
@@ -89,7 +89,7 @@ def _score_group(group: Sequence[Attempt], config: TrainConfig, budget: int) -> 
     pass_rate = advantages.pass_rate(correct, [attempt.score or 0.0 for attempt in group], score_threshold=threshold)
     advantage = advantages.of_group(reward.total, pass_rate, config.advantage, reward.usable)
     weight = advantages.difficulty_weights(advantage, pass_rate, rule)
-    kept = advantages.keep_group(reward.total, correct, config.advantage, reward.usable)
+    kept = group_filters.keep_group(reward.total, correct, config.advantage, reward.usable)
     return [
         {
             "accuracy": _number(reward.accuracy[index]),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from concisecli import artifacts, checkpoints, dist, policy, prompts
+from concisecli import artifacts, checkpoints, collectives, policy, prompts
 from concisecli.backends import make_backend
 from concisecli.batching import Row, example_row
 from concisecli.config import SftConfig
@@ -33,7 +33,7 @@ def run(stage: StageRun) -> StageResult:
     config: SftConfig = stage.config
     with ExitStack() as stack:
         asked_to_stop = stack.enter_context(checkpoints.stop_signal())
-        dist.init(alone=config.backend.type == "deepspeed")
+        collectives.init(alone=config.backend.type == "deepspeed")
         tokenizer = policy.load_tokenizer(stage.one("model"))
         mix = {role: _examples(stage, role, tokenizer, number) for role, number in config.mix.items()}
         backend = make_backend(config.backend, policy.load_model(stage.one("model")), config)
@@ -48,12 +48,12 @@ def run(stage: StageRun) -> StageResult:
                 total=config.steps,
                 resume_from=state["step"],
                 offsets=state["offsets"],
-                enabled=dist.rank() == 0,
+                enabled=collectives.rank() == 0,
             )
         )
         for step in range(state["step"], config.steps):
             rows = batch(mix, config, step)
-            metrics = trainer.update(rows[dist.rank() :: dist.world()], step)
+            metrics = trainer.update(rows[collectives.rank() :: collectives.world()], step)
             monitor.log(step, metrics)
             stop = asked_to_stop()
             if stop or ((step + 1) % config.save_every == 0 and step + 1 < config.steps):
@@ -61,7 +61,7 @@ def run(stage: StageRun) -> StageResult:
             if stop:
                 raise Preempted(f"stopped on request after step {step + 1}; run the same command again to go on")
         weights = dict(backend.named_weights())  # a collective: every rank gathers, the first one writes
-        if dist.rank() == 0:
+        if collectives.rank() == 0:
             policy.save_model(backend.module, tokenizer, stage.folder / "model", weights)
         return StageResult({"model": "model", "metrics": "metrics.jsonl"}, {"loss": metrics["loss"]})
 

@@ -10,10 +10,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from concisecli import artifacts, checkpoints, dist, groups, policy, prompts, validation
+from concisecli import artifacts, checkpoints, collectives, groups, policy, prompts, validation
 from concisecli.backends import Backend, make_backend
 from concisecli.config import TrainConfig
-from concisecli.grading import GraderPool
+from concisecli.grader.grading import GraderPool
 from concisecli.groups import GroupSummary, ScoredGroup
 from concisecli.monitor import Monitor, note
 from concisecli.ordering import EpochOrder
@@ -82,7 +82,7 @@ def collect(training: Training, step: int) -> tuple[list[ScoredGroup], list[Grou
         missing = config.batch_problems - sum(g.kept for g in everyone)
         new = _sample(training, training.order.take(missing), first_place=len(everyone), step=step)
         mine += new
-        everyone += [g for rank in dist.gather([groups.summary(s) for s in new]) for g in rank]
+        everyone += [g for rank in collectives.gather([groups.summary(s) for s in new]) for g in rank]
         if not config.refill_rounds or sum(g.kept for g in everyone) >= config.batch_problems:
             break
     return mine, everyone, _decide(config, groups.choose(everyone, config.batch_problems), step)
@@ -91,7 +91,7 @@ def collect(training: Training, step: int) -> tuple[list[ScoredGroup], list[Grou
 def _sample(training: Training, rows: Sequence[int], *, first_place: int, step: int) -> list[ScoredGroup]:
     """This rank's share of the problems in `rows`, sampled, graded and scored."""
     config = training.config
-    places = range(dist.rank(), len(rows), dist.world())
+    places = range(collectives.rank(), len(rows), collectives.world())
     problems = [training.problems[rows[i]] for i in places]
     with training.timed("generate"):
         sampled = sample_groups(
@@ -168,7 +168,7 @@ def _log(
     training: Training, everyone: list[GroupSummary], chosen: set[int], metrics: dict[str, float], step: int
 ) -> None:
     folder = training.stage.folder
-    if dist.rank() == 0:
+    if collectives.rank() == 0:
         rows = groups.rollout_rows(everyone, chosen, step)
         artifacts.write_parquet(folder / "rollouts" / f"part-{step:05d}.parquet", rows)
         rates = groups.pass_rates(everyone, step)
@@ -185,7 +185,7 @@ def _log(
 
 def _open(stage: StageRun, stack: ExitStack) -> Training:
     config: TrainConfig = stage.config
-    dist.init(alone=config.backend.type == "deepspeed")
+    collectives.init(alone=config.backend.type == "deepspeed")
     model = stage.one("model")
     tokenizer = policy.load_tokenizer(model)
     backend = make_backend(config.backend, policy.load_model(model), config)
@@ -215,7 +215,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
                 total=config.steps,
                 resume_from=state["step"],
                 offsets=state["offsets"],
-                enabled=dist.rank() == 0,
+                enabled=collectives.rank() == 0,
             )
         ),
         validator=validation.make(stage, config, best=state["best"]),
@@ -279,7 +279,7 @@ def _save(training: Training, step: int) -> None:
 
 def _write_model(training: Training, name: str) -> None:
     weights = dict(training.backend.named_weights())  # a collective: every rank gathers, the first one writes
-    if dist.rank() == 0:
+    if collectives.rank() == 0:
         policy.save_model(training.backend.module, training.tokenizer, training.stage.folder / name, weights)
 
 

@@ -73,7 +73,7 @@ def row(name: str, value: float, unit: str, note: str) -> dict[str, Any]:
 
 def published_rows() -> list[dict[str, Any]]:
     """The rows of the files in one order, under the names problem, answer and solution."""
-    from concisecli import columns, sources
+    from concisecli.building import columns, sources
     from concisecli.config import FileSource
 
     rows = []

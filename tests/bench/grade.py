@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from concisecli.config import GraderConfig
-from concisecli.extraction import extract
-from concisecli.grading import GradeItem, GraderPool
+from concisecli.grader.extraction import extract
+from concisecli.grader.grading import GradeItem, GraderPool
 
 MATH = Path(__file__).parents[3] / "shared" / "data" / "raw" / "math_test_minus500_l3to5.jsonl"
 DISTINCT, REPEATS = 800, 3

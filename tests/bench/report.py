@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from concisecli import artifacts, attempts, scores
-from concisecli.algo import metrics
+from concisecli import artifacts
+from concisecli.algo import intervals, metrics
 from concisecli.config import EvalConfig, GraderConfig, ReportConfig
 from concisecli.records import Problem, StageRun
+from concisecli.reports import attempts, scores
 from concisecli.stages import evaluate, report
 
 PROBLEMS, SAMPLES = 500, 32
@@ -100,7 +101,7 @@ def _intervals(gathered: list[attempts.Attempts]) -> dict[str, Any]:
     def plain() -> None:
         for budget in grid:
             within = [metrics.accuracy_at_budget(a.correct, a.lengths, a.finished, budget) for a in gathered]
-            metrics.bootstrap_interval(within, resamples=config.bootstrap, seed=0)
+            intervals.bootstrap_interval(within, resamples=config.bootstrap, seed=0)
 
     return _row("summary with all intervals", ours, "s", _seconds(plain), "one bootstrap a point of the budget curve")
 

@@ -21,7 +21,7 @@ from concisecli import groups, policy
 from concisecli.backends import Backend, make_backend
 from concisecli.batching import Row, collate
 from concisecli.config import HfConfig, LossConfig, NewModelConfig, PromptConfig, TorchConfig, TrainConfig
-from concisecli.grading import GraderPool
+from concisecli.grader.grading import GraderPool
 from concisecli.records import Problem
 from concisecli.rollout import sample_groups
 from concisecli.rollout_hf import HfEngine

@@ -1,0 +1,1 @@
+"""From public sources to problems and examples that can be defended. `recipes` is the way in."""

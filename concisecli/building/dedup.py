@@ -1,0 +1,228 @@
+"""Find the rows that are one problem: by an exact key, then by MinHash with a check that what counts agrees.
+
+Which copy is kept is decided by rank (a verified solution first) and written into the reason of the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Literal
+
+from rensa import RMinHash, RMinHashLSH
+
+from concisecli.building import canonical
+from concisecli.building.cleaning import Drop
+from concisecli.config import DedupConfig
+
+PERMUTATIONS, BANDS, SEED = 128, 64, 7  # 2 rows a band: a pair at similarity 0.4 is missed once in 70,000 times
+CHUNK = 2048
+NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+")  # a capital in mid-sentence: who it is about
+Agreement = Literal["equal", "different", "unknown"]
+Texts = Callable[[Collection[int]], Mapping[int, str]]  # problem texts by number, read for the few that need them
+SameAnswers = Callable[[Sequence[tuple[str, str]]], list[bool]]  # which pairs of answers are equal
+
+# Where one of these is in one text and not in the other, the texts ask for different things.
+CRITICAL = canonical.words_of(
+    "slope length distance midpoint height width depth speed velocity age cost price weight mass temperature "
+    "probability variance coefficient intercept focus directrix period amplitude determinant trace inverse derivative "
+    "integral circle row table line hundred thousand million increased decreased increase decrease gain loss profit "
+    "cone cylinder pyramid prism tetrahedron octahedron parallelogram trapezoid rhombus kite ellipse parabola "
+    "hyperbola divided multiplied added subtracted double triple halved not no never neither nor interior exterior "
+    "consecutive without with except only even odd max min maximum minimum maximal minimal largest smallest greatest "
+    "least most more less fewer greater smaller larger biggest highest lowest positive negative nonnegative "
+    "nonpositive nonzero increasing decreasing before after first last second third fourth fifth sixth left right up "
+    "down upper lower north south east west inside outside inscribed circumscribed sum difference product quotient "
+    "ratio area perimeter circumference volume surface radius diameter replacement real integer rational irrational "
+    "complex prime composite distinct same different row column horizontal vertical mean median mode range union "
+    "intersection arithmetic geometric harmonic convex concave clockwise counterclockwise ascending descending closed "
+    "open sine cosine tangent acute obtuse equal unequal divisible multiple factor divisor digit square cube root "
+    "sphere circle triangle rectangle hexagon pentagon octagon or and any all some none each average total remainder "
+    "permutation combination ordered unordered labeled unlabeled parallel perpendicular edge vertex face side angle "
+    "bisector altitude centroid incenter circumcenter orthocenter domain solution day week month year hour minute "
+    "january february march april may june july august september october november december monday tuesday wednesday "
+    "thursday friday saturday sunday"
+)
+MILD = canonical.words_of("all each any some total")  # often said or not, where the answers are equal
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row as dedup sees it. A smaller `rank` is kept rather than a larger one; ranks differ from row to row."""
+
+    answer: str | None
+    key: bytes
+    mark: bytes  # of the quantities; only rows of one mark can be near repeats
+    rank: tuple[int, ...]
+    verified: bool
+    place: str  # "source line 7", for the reasons
+
+
+def duplicates(
+    entries: Sequence[Entry], config: DedupConfig, same_answers: SameAnswers, texts: Texts
+) -> dict[int, Drop]:
+    """Index -> why that row goes. Every row that is not in the result is kept."""
+    drops, kept = exact_duplicates(entries, config, same_answers)
+    if config.near:
+        drops |= near_duplicates(entries, kept, config, same_answers, texts)
+    return drops
+
+
+def exact_duplicates(
+    entries: Sequence[Entry], config: DedupConfig, same_answers: SameAnswers
+) -> tuple[dict[int, Drop], list[int]]:
+    """Repeats by key and the rows kept, best rank first. Repeats whose answers differ are conflicts."""
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for i, entry in enumerate(entries):
+        groups[entry.key].append(i)
+    several = [sorted(group, key=lambda i: entries[i].rank) for group in groups.values() if len(group) > 1]
+    classes = _answer_classes(entries, several, same_answers)
+    drops: dict[int, Drop] = {}
+    for group, of_answer in zip(several, classes, strict=True):
+        drops |= _resolve(entries, group, of_answer, config)
+    kept = sorted((i for i in range(len(entries)) if i not in drops), key=lambda i: entries[i].rank)
+    return drops, kept
+
+
+def _answer_classes(
+    entries: Sequence[Entry], groups: Sequence[list[int]], same_answers: SameAnswers
+) -> list[dict[str, str]]:
+    """For each group: answer -> the first answer of the group that it equals."""
+    texts = [list(dict.fromkeys(entries[i].answer or "" for i in group)) for group in groups]
+    pairs = [(other[0], answer) for other in texts for answer in other[1:]]
+    pairs += [(a, b) for other in texts for at, a in enumerate(other[1:], 2) for b in other[at:]]
+    equal = dict(zip(pairs, same_answers(pairs), strict=True))
+    classes = []
+    for other in texts:
+        leader: dict[str, str] = {}
+        for answer in other:
+            found = (first for first in dict.fromkeys(leader.values()) if equal.get((first, answer)))
+            leader[answer] = next(found, answer)
+        classes.append(leader)
+    return classes
+
+
+def _resolve(
+    entries: Sequence[Entry], group: list[int], of_answer: dict[str, str], config: DedupConfig
+) -> dict[int, Drop]:
+    """What happens to the members of one group of repeats, best rank first."""
+    if len(set(of_answer.values())) == 1:
+        return {i: _repeat(entries[group[0]]) for i in group[1:]}
+    answers = " | ".join(dict.fromkeys(entries[i].answer or "" for i in group))
+    verified = {of_answer[entries[i].answer or ""] for i in group if entries[i].verified}
+    if config.conflicts == "verified" and len(verified) == 1:
+        right = verified.pop()
+        keep = next(i for i in group if entries[i].verified)
+        return {
+            i: _repeat(entries[keep])
+            if of_answer[entries[i].answer or ""] == right
+            else Drop("conflict", f"answers {answers}; the verified one is kept at {entries[keep].place}")
+            for i in group
+            if i != keep
+        }
+    places = ", ".join(entries[i].place for i in group[:4])
+    return {i: Drop("conflict", f"answers {answers} at {places}") for i in group}
+
+
+def _repeat(kept: Entry) -> Drop:
+    return Drop("duplicate", f"of {kept.place}" + (", which has a verified solution" if kept.verified else ""))
+
+
+# --- near duplicates --------------------------------------------------------------------------------------------------
+
+
+def near_duplicates(
+    entries: Sequence[Entry], kept: Sequence[int], config: DedupConfig, same_answers: SameAnswers, texts: Texts
+) -> dict[int, Drop]:
+    """Rows that are, in other words, a row of better rank. `kept` is ordered by rank."""
+    shared = Counter(entries[i].mark for i in kept)
+    possible = [i for i in kept if shared[entries[i].mark] > 1]
+    problems = texts(possible)
+    pairs = list(_alike(problems, possible, config.similarity))
+    both = [(a, b) for a, b in pairs if entries[a].answer and entries[b].answer]
+    verdicts = same_answers([(entries[a].answer or "", entries[b].answer or "") for a, b in both])
+    equal = dict(zip(both, verdicts, strict=True))
+    drops: dict[int, Drop] = {}
+    for later, earlier in pairs:
+        if later in drops or earlier in drops:
+            continue
+        answers: Agreement = "unknown" if (later, earlier) not in equal else _said(equal[later, earlier])
+        if same_problem(problems[later], problems[earlier], answers):
+            drops[later] = Drop("near-duplicate", f"of {entries[earlier].place}")
+    return drops
+
+
+def _said(equal: bool) -> Agreement:
+    return "equal" if equal else "different"
+
+
+def _alike(problems: Mapping[int, str], numbers: Sequence[int], similarity: float) -> Iterator[tuple[int, int]]:
+    """Pairs (later, earlier) in rank whose shingles are alike and whose quantities are equal. Shingles carry the
+    quantities with them, so that a template with a thousand different numbers makes no pairs at all."""
+    index = RMinHashLSH(similarity, PERMUTATIONS, BANDS)
+    for start in range(0, len(numbers), CHUNK):
+        chunk = numbers[start : start + CHUNK]
+        shingles = [signed_shingles(problems[i]) for i in chunk]
+        for at, sketch in enumerate(RMinHash.from_token_sets(shingles, PERMUTATIONS, SEED)):
+            found = index.query(sketch)
+            index.insert(start + at, sketch)
+            own = set(shingles[at])
+            for other in sorted(found):
+                if jaccard(own, set(signed_shingles(problems[numbers[other]]))) >= similarity:
+                    yield chunk[at], numbers[other]
+
+
+def quantity_mark(words: tuple[str, ...]) -> bytes:
+    """8 bytes that are equal for texts with the same quantities, in whatever order."""
+    quantities = "\x1f".join(sorted(canonical.firm_quantities(words)))
+    return hashlib.blake2b(quantities.encode(), digest_size=8).digest()
+
+
+def signed_shingles(problem: str) -> list[str]:
+    """Pairs of neighbouring content words, each with the mark of all quantities of the text."""
+    words = canonical.tokens(problem)
+    mark = quantity_mark(words).hex()
+    return [f"{mark} {shingle}" for shingle in canonical.shingles(canonical.content(words), 2)] or [mark]
+
+
+def jaccard(a: set[str], b: set[str]) -> float:
+    return len(a & b) / len(a | b) if a or b else 1.0
+
+
+def same_problem(a: str, b: str, answers: Agreement) -> bool:
+    """Whether two alike texts are one problem: quantities agree in order, answers do not differ, and the words that
+    differ neither change the question nor are many."""
+    if answers == "different":
+        return False
+    if _same_sentences(a, b):
+        return True
+    words_a, words_b = canonical.tokens(a), canonical.tokens(b)
+    if canonical.formulas(words_a) != canonical.formulas(words_b):
+        return False
+    names = {name.lower() for text in (a, b) for name in NAME.findall(text)}
+    differing = differing_words(canonical.plain(words_a), canonical.plain(words_b))
+    if answers == "equal":
+        differing = [word for word in differing if word not in MILD]
+    if any(word in CRITICAL or word in names for word in differing):
+        return False
+    allowed = 0.25 if answers == "equal" else 0.02
+    size = len(canonical.content(words_a)) + len(canonical.content(words_b))
+    return len(differing) <= allowed * size
+
+
+def differing_words(a: Sequence[str], b: Sequence[str]) -> list[str]:
+    """The words that a change of one text into the other deletes and inserts; a word that moved is both."""
+    changes = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
+    return [w for tag, i1, i2, j1, j2 in changes if tag != "equal" for w in (*a[i1:i2], *b[j1:j2])]
+
+
+def _same_sentences(a: str, b: str) -> bool:
+    return sorted(map(canonical.tokens, _sentences(a))) == sorted(map(canonical.tokens, _sentences(b)))
+
+
+def _sentences(text: str) -> Iterable[str]:
+    return (part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if part.strip())

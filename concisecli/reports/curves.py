@@ -1,0 +1,144 @@
+"""The figures of training logs: metrics over RL steps along each line of descent, kinds of groups, the loss of SFT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from concisecli.reports.drawing import Figure, Series
+from concisecli.reports.reporting import Json, Training
+
+MOST_POINTS = 160  # of a curve; longer logs are averaged
+CURVES: tuple[tuple[str, str, str, bool], ...] = (  # key, title, y label, share
+    ("accuracy", "Accuracy while training", "right rollouts of the step (share)", True),
+    ("length", "Length while training", "mean response length (tokens)", False),
+    ("entropy", "Entropy of the policy", "entropy (nats per token)", False),
+    ("signal_share/groups", "Groups with a signal", "groups with a nonzero advantage (share)", True),
+    ("signal_share/tokens", "Tokens with a signal", "tokens with a nonzero advantage (share)", True),
+    ("truncated", "Cut off at the limit", "rollouts cut off (share)", True),
+    ("repetition", "Repetition", "repetitive rollouts (share)", True),
+    ("empty_think", "Empty thinking", "rollouts with an empty think block (share)", True),
+    ("kl", "Distance from the reference", "KL divergence (nats per token)", False),
+    ("mismatch", "Sampler against trainer", "mean difference of log-probs (nats per token)", False),
+    ("validation/accuracy", "Accuracy on validation problems", "right rollouts (share)", True),
+    ("validation/length", "Length on validation problems", "mean response length (tokens)", False),
+    ("grad_norm", "Gradient norm", "norm before clipping", False),
+)
+KINDS = (("groups/all_right", "all right", 5), ("groups/mixed", "mixed", 4), ("groups/all_wrong", "all wrong", 7))
+SMOOTHED = 15  # a running mean over a fifteenth of the points, so that trends stand out of the noise of single steps
+
+
+def training_figures(trainings: Sequence[Training], slots: Mapping[str, int]) -> list[Figure]:
+    """Curves over RL steps, counted from the first RL stage of each line of descent, then what is per stage."""
+    rl = [t for t in trainings if any("accuracy" in row for row in t.rows)]
+    starts = _starts(rl)
+    figures = [
+        Figure(
+            _slug(key),
+            title,
+            "RL step, counted from the first RL stage",
+            label,
+            tuple(s for t in rl if (s := _curve(t, key, starts[t.stage], slots[t.stage]))),
+            percent=share,
+            from_zero=key != "entropy",
+            note=_since_the_start(rl) if key == "length" else "",
+        )
+        for key, title, label, share in CURVES
+        if not _always_zero(rl, key)
+    ]
+    figures += [_group_kinds(t, starts[t.stage]) for t in rl]
+    losses = [t for t in trainings if t not in rl]
+    figures.append(
+        Figure(
+            "sft-loss",
+            "Loss of supervised fine-tuning",
+            "step",
+            "loss (nats per token)",
+            tuple(s for t in losses if (s := _curve(t, "loss", 0, slots[t.stage]))),
+        )
+    )
+    return [replace(figure, group="Training") for figure in figures if figure.series]
+
+
+def _starts(rl: Sequence[Training]) -> dict[str, int]:
+    """stage -> RL steps that its model had seen before."""
+    stages = {t.stage: t for t in rl}
+
+    def start(stage: str, seen: frozenset[str] = frozenset()) -> int:
+        parent = stages.get(stages[stage].parent)
+        if parent is None or parent.stage in seen:
+            return 0
+        return start(parent.stage, seen | {stage}) + _step(parent.rows[-1], len(parent.rows) - 1)
+
+    return {stage: start(stage) for stage in stages}
+
+
+def _step(row: Json, place: int) -> int:
+    """The step of a row, counted from 1."""
+    return int(row.get("step", place)) + 1
+
+
+def _always_zero(rl: Sequence[Training], key: str) -> bool:
+    return not any(row.get(key) for t in rl for row in t.rows)
+
+
+def _curve(training: Training, key: str, start: int, slot: int) -> Series | None:
+    """The metric over steps; long logs as means over runs of equally many steps."""
+    points = [
+        (start + _step(row, i), row[key])
+        for i, row in enumerate(training.rows)
+        if isinstance(row.get(key), int | float)
+    ]
+    if not points:
+        return None
+    every = -(-len(points) // MOST_POINTS)
+    runs = [points[i : i + every] for i in range(0, len(points), every)]
+    x = tuple(float(np.mean([step for step, _ in run])) for run in runs)
+    y = [float(np.mean([v for _, v in run])) for run in runs]
+    smooth = running_mean(y, len(y) // SMOOTHED)
+    return Series(training.stage, x, tuple(smooth), faint=tuple(y) if smooth != y else None, slot=slot)
+
+
+def running_mean(values: Sequence[float], reach: int) -> list[float]:
+    """Each value as the mean of itself and up to `reach` neighbours on either side."""
+    return [float(np.mean(values[max(0, i - reach) : i + reach + 1])) for i in range(len(values))]
+
+
+def _since_the_start(rl: Sequence[Training]) -> str:
+    """The change of the mean length in each stage, from its first tenth of the steps to its last."""
+    said = []
+    for t in rl:
+        lengths = [row["length"] for row in t.rows if isinstance(row.get("length"), int | float)]
+        tenth = max(1, len(lengths) // 10)
+        if len(lengths) > 1:
+            percent = 100 * (np.mean(lengths[-tenth:]) / np.mean(lengths[:tenth]) - 1)
+            said.append(f"{t.stage} {percent:+.0f} %".replace("-", "−"))
+    return f"Change from the first tenth of a stage's steps to its last: {', '.join(said)}." if said else ""
+
+
+def _group_kinds(training: Training, start: int) -> Figure:
+    steps = [(_step(row, i), row) for i, row in enumerate(training.rows) if all(key in row for key, _, _ in KINDS)]
+    present = [row for _, row in steps]
+    totals = [max(1.0, sum(row[key] for key, _, _ in KINDS)) for row in present]
+    every = -(-len(present) // MOST_POINTS) or 1
+
+    def share(key: str) -> tuple[float, ...]:
+        values = [row[key] / total for row, total in zip(present, totals, strict=True)]
+        return tuple(float(np.mean(values[i : i + every])) for i in range(0, len(values), every))
+
+    x = tuple(float(start + step) for step, _ in steps[::every])
+    return Figure(
+        f"groups-{_slug(training.stage)}",
+        f"Kinds of groups in {training.stage}",
+        "RL step, counted from the first RL stage",
+        "share of the groups sampled",
+        tuple(Series(label, x, share(key), slot=slot) for key, label, slot in KINDS) if present else (),
+        kind="stack",
+        percent=True,
+    )
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in text.lower())

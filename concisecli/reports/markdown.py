@@ -1,0 +1,231 @@
+"""A report's tables as Markdown, with links to figures/NAME.svg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from concisecli.reports.reporting import ENDINGS, flat
+from concisecli.wording import NONE, change, count, number, percent, points, seconds, tokens
+
+Json = dict[str, Any]
+
+
+def render(tables: Mapping[str, Any]) -> str:
+    """The same as the page, with links to figures/NAME.svg."""
+    parts = [f"# {tables['title']}"]
+    for table in tables["headline"]:
+        parts.append(
+            f"## Accuracy and length ({table['label']})" if len(tables["headline"]) > 1 else "## Accuracy and length"
+        )
+        parts += [_settings_line(table), *(_headline(table, suite) for suite in table["suites"])]
+        parts += ["How rollouts end, in percent:", *(_endings(table, suite) for suite in table["suites"])]
+    parts += [_breakdown(table) for table in tables["breakdowns"]]
+    if tables["differences"]:
+        parts += ["## Differences, paired by problem", _differences(tables["differences"])]
+    if tables["ablation"]:
+        parts += ["## How the RL stages differ", _ablation(tables["ablation"])]
+    if tables["figures"]:
+        parts += ["## Figures", *(_picture(figure) for figure in tables["figures"])]
+    if tables["examples"] and tables["examples"]["shown"]:
+        parts += ["## The same problem before and after", *_examples(tables["examples"])]
+    if tables["lineage"]:
+        parts += ["## Lineage", _lineage(tables["lineage"]), "## Settings", _settings(tables["lineage"])]
+    if tables["cost"]:
+        parts += ["## Cost", _cost(tables["cost"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _settings_line(table: Json) -> str:
+    settings = ", ".join(f"{name} {number(value)}" for name, value in table["settings"].items())
+    return f"{settings}. Values in percent, lengths in tokens, intervals of 95 % by bootstrap over problems."
+
+
+def _headline(table: Json, suite: str) -> str:
+    k = table["k"]
+    head = [
+        "model",
+        f"Cons@{k}",
+        "Pass@1",
+        "interval",
+        "Len",
+        "change",
+        *(f"≤ {b}" for b in table["budgets"]),
+        "cut off",
+    ]
+    rows = []
+    for row in table["rows"]:
+        cell = row["suites"].get(suite)
+        if cell:
+            rows.append(
+                [
+                    row["model"],
+                    percent(cell["cons_at_k"]["value"]),
+                    percent(cell["pass_at_1"]["value"]),
+                    _interval(cell["pass_at_1"], percent),
+                    tokens(cell["length"]["value"]),
+                    NONE if cell["length_percent"] is None else f"{change(cell['length_percent'])} %",
+                    *(percent(cell["budgets"][str(b)]["value"]) for b in table["budgets"]),
+                    percent(cell["truncated"]),
+                ]
+            )
+    return f"**{suite}**\n\n{_table(head, rows)}"
+
+
+def _endings(table: Json, suite: str) -> str:
+    rows = [
+        [
+            row["model"],
+            *(percent(cell[name]) for name in ENDINGS),
+            NONE if cell["precision"]["micro"] is None else percent(cell["precision"]["micro"]["value"]),
+            number(cell["reflection_per_response"]),
+        ]
+        for row in table["rows"]
+        if (cell := row["suites"].get(suite))
+    ]
+    head = [*(name.replace("_", " ") for name in ENDINGS), "right of answered", "reflection words each"]
+    return f"**{suite}**\n\n{_table(['model', *head], rows)}"
+
+
+def _breakdown(table: Json) -> str:
+    rows = [
+        [
+            row["model"],
+            row["value"],
+            row["problems"],
+            percent(row["cons_at_k"]["value"]),
+            tokens(row["mean_correct"]),
+            tokens(row["mean_answered"]),
+            percent(row["precision"]["macro"]),
+            percent(row["pass_at_1"]["value"]),
+            tokens(row["length"]["value"]),
+        ]
+        for row in table["rows"]
+    ]
+    head = ["model", table["by"], "problems", "Cons@k", "right each", "answered each", "precision", "Pass@1", "Len"]
+    return f"By {table['by']}, at {table['label']}:\n\n{_table(head, rows)}"
+
+
+def _differences(rows: Sequence[Json]) -> str:
+    head = [
+        "settings",
+        "suite",
+        "from",
+        "to",
+        "Pass@1",
+        "interval",
+        "Len (%)",
+        "interval",
+        "gained",
+        "lost",
+        "budget to match",
+    ]
+    return _table(
+        head,
+        [
+            [
+                row["label"],
+                row["suite"],
+                row["before"],
+                row["after"],
+                points(row["pass_at_1"]["difference"]),
+                _interval(row["pass_at_1"], points),
+                change(row["length_percent"][0]),
+                f"{change(row['length_percent'][1])} to {change(row['length_percent'][2])}",
+                row["gained"],
+                row["lost"],
+                f"{row['budget_to_match'] or NONE} (was {row['budget_of_best'] or NONE})",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _ablation(found: Json) -> str:
+    rows = [[f"`{row['setting']}`", *(number(v) for v in row["values"])] for row in found["settings"]]
+    for row in found["results"]:
+        form = percent if row["metric"] == "pass_at_1" else tokens
+        rows.append([row["label"], *(NONE if v is None else f"**{form(v['value'])}**" for v in row["values"])])
+    return _table(["setting", *(s["stage"] for s in found["stages"])], rows)
+
+
+def _interval(value: Json, form: Any) -> str:
+    return NONE if value["low"] is None else f"{form(value['low'])} to {form(value['high'])}"
+
+
+def _picture(figure: Json) -> str:
+    named = f"{figure['title']} ({figure['group']})" if figure["group"] else figure["title"]
+    return f"![{named}](figures/{figure['name']}.svg)\n\n*{named}.* {figure['note']}".rstrip()
+
+
+def _examples(found: Json) -> list[str]:
+    counts = ", ".join(f"{n} {what}" for what, n in found["counts"].items() if n)
+    return [f"First rollouts of {found['before']} and {found['after']}: {counts}."] + [
+        "\n\n".join(
+            [
+                f"### {shown['change']} ({shown['problem_id']})",
+                f"{_fenced(shown['prompt'])}\n\nAnswer: `{shown['answer']}`",
+                *(
+                    f"{found[side]}: {shown[side]['outcome']}, {shown[side]['length']} tokens\n\n"
+                    + _fenced("\n\n".join(part for part in (shown[side]["think"], shown[side]["text"]) if part))
+                    for side in ("before", "after")
+                ),
+            ]
+        )
+        for shown in found["shown"]
+    ]
+
+
+def _fenced(text: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _lineage(rows: Sequence[Json]) -> str:
+    return _table(
+        ["stage", "kind", "key", "reads", "makes"],
+        [
+            [
+                row["stage"],
+                row["kind"],
+                f"`{row['key']}`",
+                ", ".join(f"{i['role']}: {i['from']} `{i['sha256']}`" for i in row["inputs"]),
+                ", ".join(f"{o['name']} `{o['sha256']}`" for o in row["outputs"]),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _settings(rows: Sequence[Json]) -> str:
+    return "\n\n".join(
+        f"**{row['stage']}**\n\n"
+        + _table(["setting", "value"], [[name, f"`{number(value)}`"] for name, value in flat(row["config"]).items()])
+        for row in rows
+    )
+
+
+def _cost(rows: Sequence[Json]) -> str:
+    return _table(
+        ["stage", "tokens sampled", "tokens trained on", "time by phase"],
+        [
+            [
+                row["stage"],
+                count(row["sampled_tokens"]),
+                count(row["trained_tokens"]),
+                ", ".join(f"{name} {seconds(s)}" for name, s in row["seconds"].items()),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(c) for c in line) + " |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")
