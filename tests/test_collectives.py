@@ -26,7 +26,7 @@ assert collectives.gather({"rank": rank, "rows": "x" * rank}) == [{"rank": 0, "r
 collectives.barrier()
 collectives.close()
 assert collectives.world() == 1
-sys.stdout.write(f"rank {rank} done\n")  # one write: torchrun gives both ranks one unbuffered stdout
+sys.stdout.write(f"rank {rank} done\\n")  # one write: torchrun gives both ranks one unbuffered stdout
 """
 
 
