@@ -30,9 +30,9 @@ from concisecli.flags import (
 )
 
 if TYPE_CHECKING:
+    from concisecli.chosen_stages import Selection
     from concisecli.config import Pipeline
     from concisecli.pipeline import Outcome
-    from concisecli.selection import Selection
 
 INTERRUPTED = 130
 
@@ -93,8 +93,8 @@ def run(
     runs: RunsFlag = RUNS,
 ) -> None:
     """Run a pipeline: skip what is done, resume what is not."""
+    from concisecli.chosen_stages import Selection
     from concisecli.records import UsageError
-    from concisecli.selection import Selection
 
     if pipeline and pipeline_flag and pipeline != pipeline_flag:
         raise UsageError(f"two pipelines were given, {pipeline} and {pipeline_flag}; give one")
@@ -269,7 +269,7 @@ def stages(
     number: int | None = None,
 ) -> None:
     """The stages of some kinds of one pipeline; here a `--set` need not name the stage."""
-    from concisecli.selection import Selection
+    from concisecli.chosen_stages import Selection
 
     selection = Selection(kinds=kinds, number=number, only=tuple(only or ()), force=tuple(force or ()))
     work(pipeline, selection, sets, seed, dry_run, as_json, runs)
@@ -307,8 +307,8 @@ def alone(
     settings_of: str = "data",
 ) -> None:
     """A pipeline made by the command itself; a `--set` is for its stages of the kind `settings_of`."""
+    from concisecli.chosen_stages import Selection
     from concisecli.loading import pipeline_of
-    from concisecli.selection import Selection
     from concisecli.standalone import named_sets
 
     overrides = [*(sets or ()), *([f"seed={seed}"] if seed is not None else ())]

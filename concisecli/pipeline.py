@@ -20,11 +20,11 @@ from pydantic import BaseModel
 from concisecli import checkpoints
 from concisecli.artifacts import unwritable
 from concisecli.checks import check_pipeline, order, upstream
+from concisecli.chosen_stages import EVERYTHING, Selection, select
 from concisecli.config import ChainsSource, DataConfig, NewModel, Pipeline, StageSpec
 from concisecli.explain import difference
 from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
 from concisecli.references import bring, look_up
-from concisecli.selection import EVERYTHING, Selection, select
 from concisecli.stages import STAGES
 from concisecli.store import (
     Output,

@@ -12,6 +12,7 @@ from typing import Any
 
 from concisecli.artifacts import unwritable
 from concisecli.building.suites import preset_named
+from concisecli.chosen_stages import Selection, select
 from concisecli.config import EvalConfig, GraderConfig, Pipeline, PromptConfig, TrainConfig
 from concisecli.loading import (
     PIPELINE_FILE,
@@ -25,7 +26,6 @@ from concisecli.loading import (
 )
 from concisecli.marked import Marked, read_yaml
 from concisecli.records import ConciseError, UsageError
-from concisecli.selection import Selection, select
 from concisecli.store import MANIFEST, read_manifest
 
 # --- --set on a stage command -----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ FLOORS = {
     "stages": 3,
     "pipeline": 4,
     "checks": 4,
-    "selection": 4,
+    "chosen_stages": 4,
     "explain": 4,
     "cli": 5,
     "standalone": 5,
@@ -165,3 +165,10 @@ def test_every_file_is_listed_under_a_name_that_exists() -> None:
 def test_the_folders_are_those_that_have_a_reason() -> None:
     folders = {p.name for p in PACKAGE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
     assert folders == {"algo", "stages", "grader", "building", "reports"}
+
+
+def test_the_map_names_every_module() -> None:
+    page = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    house = page.split("```")[1]
+    missing = [m for m in modules() if m != "__main__" and m.rpartition(".")[2] not in house]
+    assert not missing

@@ -19,10 +19,10 @@ import pytest
 
 from concisecli import checkpoints
 from concisecli.artifacts import read_json, sha256_file, sha256_path, write_json, write_problems, write_text
+from concisecli.chosen_stages import Selection
 from concisecli.loading import load_pipeline
 from concisecli.pipeline import Outcome, execute
 from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun, UsageError
-from concisecli.selection import Selection
 from concisecli.stages import STAGES, Stage
 
 REPOSITORY = Path(__file__).parent.parent
