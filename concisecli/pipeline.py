@@ -54,10 +54,10 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """`skip`, `resume at step 60`, `run: reward.alpha 0.05 -> 0.1`, `runs after rl1`"""
+        """`skip: same settings and inputs`, `resume at step 60`, `run: reward.alpha 0.05 -> 0.1`, `runs after rl1`"""
         if self.action == "waits":
             return self.reason
-        colon = ":" if self.action == "run" else ""
+        colon = ":" if self.action in ("run", "skip") else ""
         return f"{self.action}{colon} {self.reason}".strip()
 
 
@@ -249,7 +249,7 @@ class Runner:
         if manifest is not None:
             self.refuse_changed(manifest)
             self.finished[spec.name] = manifest
-            return Decision(spec, "skip", "", key, manifest)
+            return Decision(spec, "skip", "same settings and inputs", key, manifest)
         folder = self.store.folder(spec.name, key)
         if folder.is_dir():
             found = checkpoints.latest(folder / "checkpoints")
@@ -291,7 +291,7 @@ class Runner:
             meanwhile = None if decision.reason == "forced" else self.store.find(spec.name, key)
             if meanwhile is not None:  # another process finished it between our look and our lock
                 self.finished[spec.name] = meanwhile
-                return self.outcome(Decision(spec, "skip", "(finished meanwhile)", key, meanwhile))
+                return self.outcome(Decision(spec, "skip", "finished meanwhile by another process", key, meanwhile))
             print(f"{spec.name}: {self.outcome(decision).line}", file=sys.stderr, flush=True)
             folder = self.store.begin(spec.name, key, anew=decision.reason == "forced")
             result = self.call(spec, folder, inputs)

@@ -112,7 +112,7 @@ def test_run_prints_one_line_a_stage_on_stdout_and_progress_on_stderr(concise: C
     assert "rl1: run: first time" in err
     code, out, err = concise("run", "concise.yaml")
     assert (code, err) == (0, "")
-    assert all(line.split()[1] == "skip" for line in out.splitlines())
+    assert all(line.split()[1] == "skip:" for line in out.splitlines())
 
 
 def test_json_is_one_line_and_nothing_else(concise: Concise) -> None:
@@ -129,7 +129,7 @@ def test_stage_commands_are_the_same_work_as_run(concise: Concise) -> None:
         code, _, err = concise(*words.split(), "--runs", "other")
         assert code == 0, err
     code, out, _ = concise("run", "--runs", "other")
-    assert {line.split()[1] for line in out.splitlines()} == {"skip"}
+    assert {line.split()[1] for line in out.splitlines()} == {"skip:"}
 
 
 def test_a_set_on_a_stage_command_is_meant_for_its_stages(concise: Concise) -> None:
@@ -351,4 +351,4 @@ def test_an_edited_artifact_of_a_command_without_a_pipeline_names_the_flag(conci
     assert code == 1
     assert err.endswith("put it back, or make it anew: the same command, with --force mine\n")
     assert concise("data", "build", "mine.yaml", "--force", "mine")[0] == 0
-    assert concise("data", "build", "mine.yaml")[1].split()[1] == "skip"
+    assert concise("data", "build", "mine.yaml")[1].split()[1] == "skip:"

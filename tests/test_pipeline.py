@@ -171,6 +171,8 @@ def hashes(runs: str = "runs") -> dict[str, str]:
     return found
 
 
+SKIPPED = "skip: same settings and inputs"
+
 # --- skip, resume, run ------------------------------------------------------------------------------------------------
 
 
@@ -180,7 +182,7 @@ def test_everything_runs_once_in_the_order_of_the_graph_and_is_skipped_afterward
     assert set(lines(first).values()) == {"run: first time"}
     before = {path: path.stat().st_mtime_ns for path in (place / "runs" / "t").rglob("*") if path.is_file()}
     second = go()
-    assert set(lines(second).values()) == {"skip"}
+    assert set(lines(second).values()) == {SKIPPED}
     assert [o.outputs for o in second] == [o.outputs for o in first]
     assert [o.metrics for o in second] == [o.metrics for o in first]
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -190,8 +192,8 @@ def test_a_changed_value_is_named_and_only_what_depends_on_it_runs(place: Path) 
     go()
     planned = lines(go(("rl1.reward.alpha=0.1",), dry_run=True))
     assert planned == {
-        "d": "skip",
-        "test": "skip",
+        "d": SKIPPED,
+        "test": SKIPPED,
         "rl1": "run: reward.alpha 0.05 -> 0.1",
         "mined": "runs after rl1",
         "rl2": "runs after rl1, mined",
@@ -199,7 +201,7 @@ def test_a_changed_value_is_named_and_only_what_depends_on_it_runs(place: Path) 
     done = lines(go(("rl1.reward.alpha=0.1",)))
     assert done["rl1"] == "run: reward.alpha 0.05 -> 0.1"
     assert done["mined"] == done["rl2"] == "run: input model is another"
-    assert set(lines(go()).values()) == {"skip"}
+    assert set(lines(go()).values()) == {SKIPPED}
 
 
 def test_a_stage_that_makes_the_same_again_leaves_those_below_it_alone(place: Path) -> None:
@@ -207,12 +209,12 @@ def test_a_stage_that_makes_the_same_again_leaves_those_below_it_alone(place: Pa
     sets = ("mined.attempts=4",)
     assert lines(go(sets))["mined"] == "run: attempts 16 -> 4"
     assert lines(go(sets, force=("mined",))) | {"mined": "run: forced"} == lines(go(sets)) | {"mined": "run: forced"}
-    assert lines(go(sets))["rl2"] == "skip"
+    assert lines(go(sets))["rl2"] == SKIPPED
 
 
 def test_a_setting_that_changes_speed_only_runs_nothing(place: Path) -> None:
     go()
-    assert set(lines(go(("rl1.save_every=1", "rl1.grader.workers=3"))).values()) == {"skip"}
+    assert set(lines(go(("rl1.save_every=1", "rl1.grader.workers=3"))).values()) == {SKIPPED}
 
 
 def test_many_differences_are_cut_short(place: Path) -> None:
@@ -236,7 +238,7 @@ def test_the_same_content_under_another_path_is_the_same_input(place: Path) -> N
     go()
     Path("base").rename("elsewhere")
     write_text(Path("elsewhere/README.md"), "not part of what the model says")
-    assert set(lines(go(("rl1.inputs.model=elsewhere/",))).values()) == {"skip"}
+    assert set(lines(go(("rl1.inputs.model=elsewhere/",))).values()) == {SKIPPED}
     write_text(Path("elsewhere/model.safetensors"), "other weights")
     assert lines(go(("rl1.inputs.model=elsewhere/",), dry_run=True))["rl1"] == "run: input model is another"
 
@@ -286,7 +288,7 @@ def test_a_hub_model_is_fetched_once_pinned_and_not_asked_for_again(
     assert {name for name, _ in asked} == {"org/name"}
     assert Path("runs/t/lock.yaml").read_text() == "hf:org/name: abc123\n"
     asked.clear()
-    assert set(lines(go(sets)).values()) == {"skip"}
+    assert set(lines(go(sets)).values()) == {SKIPPED}
     assert asked == []
     go((*sets, "rl1.steps=1"))
     assert set(asked) == {("org/name", "abc123")}
@@ -357,7 +359,7 @@ def test_a_second_process_on_the_same_stage_is_told_and_loses_nothing(place: Pat
             go()
         Path("break").unlink()
         assert first.wait(60) == 0
-    assert set(lines(go()).values()) == {"skip"}
+    assert set(lines(go()).values()) == {SKIPPED}
 
 
 def test_sigterm_ends_with_exit_code_75_and_the_run_can_go_on(place: Path) -> None:
@@ -454,7 +456,7 @@ def test_an_output_edited_by_hand_stops_the_run_and_force_makes_it_anew(place: P
     assert model.read_text() == "tampered"
     assert lines(go(only=("rl1",), force=("rl1",))) == {"rl1": "run: forced"}
     assert hashes() == before
-    assert set(lines(go()).values()) == {"skip"}
+    assert set(lines(go()).values()) == {SKIPPED}
 
 
 def test_an_output_that_a_stage_did_not_make_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
