@@ -6,13 +6,14 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from concisecli import artifacts, wording
 from concisecli.config import EvalConfig, ReportConfig
 from concisecli.records import ConciseError, StageRun
-from concisecli.reports import attempts, before_after, curves, scores
+from concisecli.reports import attempts, before_after, curves, reporting, scores
 from concisecli.reports.reporting import Training, flat
 from concisecli.stages import report
 from tests import toy_run
@@ -334,3 +335,25 @@ def test_a_long_log_is_averaged_to_few_points() -> None:
 
 def test_settings_are_written_with_dots() -> None:
     assert flat({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+
+
+def test_a_stage_that_makes_what_it_read_does_not_close_a_circle() -> None:
+    def manifest(stage: str, reads: dict[str, str], makes: str) -> dict[str, Any]:
+        return {
+            "stage": stage,
+            "kind": "train",
+            "key": stage,
+            "config": {},
+            "inputs": {role: [digest] for role, digest in reads.items()},
+            "sources": {role: [f"{role}.model"] for role in reads},
+            "outputs": {"model": {"path": "model", "sha256": makes, "rows": None}},
+        }
+
+    rows = reporting.lineage(
+        [
+            manifest("rl1", {"model": "base"}, "weights"),
+            manifest("mined", {"model": "weights"}, "problems"),
+            manifest("rl2", {"model": "weights", "problems": "problems"}, "weights"),  # nothing was learned
+        ]
+    )
+    assert [row["stage"] for row in rows] == ["rl1", "mined", "rl2"]

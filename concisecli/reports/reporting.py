@@ -249,14 +249,20 @@ def _record(one: comparison.Comparison) -> Json:
 
 def lineage(manifests: Sequence[Json]) -> list[Json]:
     """Every stage behind the report with what it read and made, makers before users."""
-    makers = {output["sha256"]: m for m in manifests for output in m.get("outputs", {}).values()}
+    makers: dict[str, Json] = {}
+    for manifest in manifests:
+        for output in manifest.get("outputs", {}).values():
+            makers.setdefault(output["sha256"], manifest)
     order: dict[str, Json] = {}
+    # A stage that changes nothing makes what it read, and so seems to be its own ancestor: nobody is visited twice.
+    visited: set[str] = set()
 
     def visit(manifest: Json) -> None:
-        if manifest["key"] in order:
+        if manifest["key"] in visited:
             return
+        visited.add(manifest["key"])
         for digest in read_by(manifest):
-            if makers.get(digest, manifest) is not manifest:
+            if digest in makers:
                 visit(makers[digest])
         order[manifest["key"]] = manifest
 
