@@ -25,6 +25,7 @@ setup: .venv/.ready
 
 demo: .venv/.base
 	$(PY) -m concisecli run pipelines/tiny.yaml
+	@ls -t runs/tiny/report-*/report.html | sed -n '1s/^/open /p'
 
 # For the test that opens the report in a browser; without one it is skipped.
 setup-browser: .venv/.ready

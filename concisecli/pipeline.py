@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import shlex
 import signal
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from concisecli import checkpoints
-from concisecli.artifacts import unwritable
+from concisecli.artifacts import canonical_json, unwritable
 from concisecli.checks import check_pipeline, order, upstream
 from concisecli.chosen_stages import EVERYTHING, Selection, select
 from concisecli.config import ChainsSource, DataConfig, NewModel, Pipeline, StageSpec
@@ -237,6 +238,10 @@ class Runner:
         hashes = {role: [i.digest or "" for i in group] for role, group in inputs.items()}
         if spec.uses == "report":  # shows its inputs under the names of their stages
             hashes |= {f"{role} names": [i.label for i in group] for role, group in inputs.items()}
+            # It also tells their settings, which may differ where the results do not.
+            hashes |= {
+                f"{role} keys": [i.manifest.key if i.manifest else "" for i in group] for role, group in inputs.items()
+            }
         return key_of(spec.uses, STAGES[spec.uses].version, split_config(spec.config)[0], hashes, self.files(spec))
 
     # --- deciding -----------------------------------------------------------------------------------------------------
@@ -308,7 +313,10 @@ class Runner:
         entry = getattr(importlib.import_module(module), function)
         paths = {role: tuple(i.path for i in group if i.path) for role, group in inputs.items()}
         sources = {
-            role: tuple(i.manifest.model_dump(mode="json") if i.manifest else None for i in group)
+            # As it is read back from disk, keys in order: what a stage writes must not depend on who ran before it.
+            role: tuple(
+                json.loads(canonical_json(i.manifest.model_dump(mode="json"))) if i.manifest else None for i in group
+            )
             for role, group in inputs.items()
         }
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from concisecli.artifacts import unwritable
+from concisecli.artifacts import read_json, unwritable
 from concisecli.building.suites import preset_named
 from concisecli.chosen_stages import Selection, select
 from concisecli.config import EvalConfig, GraderConfig, Pipeline, PromptConfig, TrainConfig
@@ -25,6 +25,7 @@ from concisecli.loading import (
     pipeline_of,
 )
 from concisecli.marked import Marked, read_yaml
+from concisecli.monitor import note
 from concisecli.records import ConciseError, UsageError
 from concisecli.store import MANIFEST, read_manifest
 
@@ -77,7 +78,19 @@ def eval_pipeline(model: str | None, data: Sequence[str]) -> dict[str, Any]:
             problems = f"{name}.problems"
         where = model if model.startswith("hf:") else str(Path(model).resolve())
         stages[f"eval_{name}"] = {"uses": "eval", "inputs": {"model": where, "problems": problems}}
-    return {"run": "eval", "stages": stages}
+    return {"run": "eval", "stages": stages} | trained_with(Path(model))
+
+
+def trained_with(model: Path) -> dict[str, Any]:
+    """The prompt and grader of the stage that made a model folder: asked otherwise, a model looks worse than it is."""
+    manifest = model.resolve().parent / MANIFEST
+    if not manifest.is_file():
+        return {}
+    config = read_json(manifest).get("config", {})
+    found = {name: config[name] for name in ("prompt", "grader") if name in config}
+    if found:
+        note(f"{' and '.join(found)} as in {manifest}; others: --set prompt.template=... --set grader.profile=...")
+    return found
 
 
 def file_stage(path: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from concisecli.flags import JsonFlag, PipelineFlag, SetFlag
 
 
 def init(
-    method: Annotated[str, typer.Argument(help="tiny, conciser, lead, lead-code, ...")],
+    method: Annotated[str, typer.Argument(help="tiny, conciser or lead.")],
     folder: Annotated[Path, typer.Option("--dir", help="Where to write.")] = Path("."),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
     as_json: JsonFlag = False,

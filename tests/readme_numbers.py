@@ -75,7 +75,7 @@ def table(path: Path = DATA) -> str:
         "| T | | pass@1 | by seed | length | "
         + " | ".join(f"≤ {b} tokens" for b in BUDGETS)
         + " | checks | answer only |",
-        "|---|---|---|---|---|" + "---|" * (len(BUDGETS) + 2),
+        "|---|---|---|---|---|---|" + "---|" * (len(BUDGETS) + 2),
     ]
     for temperature, shown in TEMPERATURES:
         for stage, name in STAGES:
@@ -92,12 +92,13 @@ def line(temperature: str, name: str, rows: list[dict]) -> str:
     seeds = np.array([r["seed"] for r in rows])
     by_seed = " / ".join(f"{100 * correct[seeds == s].mean():.1f}" for s in sorted(set(seeds.tolist())))
     length_low, length_high = interval(length, problems)
+    length_by_seed = " / ".join(f"{length[seeds == s].mean():.1f}" for s in sorted(set(seeds.tolist())))
     budgets = " | ".join(f"{100 * (correct * (length <= b)).mean():.1f} %" for b in BUDGETS)
     checks = np.mean([r["text"].count("wait check ") for r in rows])
     answer_only = 100 * np.mean([r["text"].startswith("<think></think>") for r in rows])
     return (
         f"| {temperature} | {name} | {100 * correct.mean():.1f} % [{100 * low:.1f}, {100 * high:.1f}] | {by_seed} "
-        f"| {length.mean():.1f} [{length_low:.1f}, {length_high:.1f}] | {budgets} "
+        f"| {length.mean():.1f} [{length_low:.1f}, {length_high:.1f}] | {length_by_seed} | {budgets} "
         f"| {checks:.2f} | {answer_only:.1f} % |"
     )
 

@@ -283,8 +283,19 @@ def _write_model(training: Training, name: str) -> None:
         policy.save_model(training.backend.module, training.tokenizer, training.stage.folder / name, weights)
 
 
+def _say_if_nothing_was_learned(training: Training) -> None:
+    if collectives.rank() == 0 and not any(
+        row["optimiser_steps"] for row in artifacts.iter_jsonl(training.stage.folder / "metrics.jsonl")
+    ):
+        note(
+            f"{training.stage.name}: no group could train in any step, so the model is what it was; choose problems it "
+            "solves sometimes, or see advantage.keep"
+        )
+
+
 def _finish(training: Training, last: dict[str, float]) -> StageResult:
     _write_model(training, "model")
+    _say_if_nothing_was_learned(training)
     outputs = {
         "model": "model",
         "metrics": "metrics.jsonl",
