@@ -31,6 +31,8 @@ def files_of(artifact: Path) -> list[Path]:
     """The tables of an artifact: of a stage's folder, or the file itself."""
     if artifact.is_file():
         return [artifact]
+    if not artifact.exists():
+        raise ConciseError(f"there is no {artifact}; name the folder of a data stage or a file")
     found = [artifact / name for name in TABLES if (artifact / name).exists()]
     if not found:
         raise ConciseError(

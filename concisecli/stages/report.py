@@ -71,7 +71,11 @@ def of_runs(runs: Sequence[Path], out: Path, config: ReportConfig) -> StageResul
     for folder in runs:
         found = _newest(folder)
         if not found:
-            raise ConciseError(f"{folder} holds no evaluation and no training log; make one with: concise run")
+            if not folder.exists():
+                raise ConciseError(f"there is no folder {folder}; name that of a run, such as runs/tiny")
+            inside = sorted(str(run) for run in folder.glob("*") if run.is_dir() and _newest(run))
+            hint = f"; did you mean {' or '.join(inside)}?" if inside else "; make one with: concise run"
+            raise ConciseError(f"{folder} holds no evaluation and no training log{hint}")
         scores += [stage / "scores.json" for stage in found if (stage / "scores.json").is_file()]
         metrics += [
             stage / "metrics.jsonl" for stage in found if (stage / "metrics.jsonl").is_file() and _trains(stage)
