@@ -328,7 +328,6 @@ class OptimiserConfig(StageConfig):
     clip_norm: float = Field(1.0, gt=0)
     micro_batch_tokens: int = Field(16384, ge=1)
     save_every: int = runtime(50, ge=1)
-    log_every: int = runtime(1, ge=1)
     backend: BackendConfig = TorchConfig()
     prompt: PromptConfig = PromptConfig()
 
