@@ -1,0 +1,20 @@
+"""What every settings class has: frozen, strict about keys, some fields marked as changing speed only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def runtime(default: Any, **constraints: Any) -> Any:
+    """A field that changes speed or comfort only: it is left out of the stage's key."""
+    return Field(default, json_schema_extra={"runtime": True}, **constraints)
+
+
+class Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StageConfig(Config):
+    seed: int = 0  # unset in a stage: the pipeline's

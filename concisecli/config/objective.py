@@ -1,0 +1,82 @@
+"""What a rollout earns, what becomes of it in its group, and the loss. Sources: ConciseR, GRPO-LEAD, DAPO."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from concisecli.config.base import Config
+
+StdKind = Literal["sample", "population"]
+
+
+class RewardConfig(Config):
+    """What one rollout earns. Sources: ConciseR (arXiv 2505.21178), GRPO-LEAD (arXiv 2504.09696)."""
+
+    correct: float = 1.0
+    wrong: float = 0.0  # finished with a wrong answer; LEAD: -1
+    no_answer: float | None = None  # finished without an answer; None: the value of `wrong`
+    unfinished: float | None = None  # cut off at the limit; None: the value of `wrong`; LEAD's code: 0
+    on_timeout: Literal["wrong", "leave-out"] = "wrong"  # an answer that could not be judged in time
+    overlong: Literal["penalise", "mask", "soft"] = "penalise"  # earn `unfinished` | do not train | DAPO
+    overlong_window: int = Field(0, ge=0)  # soft: tokens before the limit in which the penalty grows
+    overlong_factor: float = Field(1.0, ge=0)  # soft: the penalty at the limit
+
+    length: Literal["off", "zscore", "remaining", "relative"] = "off"  # LEAD | L-GRPO | ConciseR's failed design
+    alpha: float = Field(0.05, ge=0)  # zscore: LEAD's length decay
+    lam: float = Field(2e-6, ge=0)  # remaining: reward per token left, once every rollout is correct
+    relative_weight: float = Field(0.5, ge=0)  # relative: bonus of the shortest rollout of the group over the longest
+    std: StdKind = "sample"  # of the lengths in zscore
+    std_eps: float = Field(1e-6, ge=0)
+    length_gate_tokens: int = Field(0, ge=0)  # zscore: off while the 3 shortest average this or less; LEAD's code: 4000
+
+    repetition: float | None = None  # value that replaces the reward of a repetitive rollout; LEAD: -1.5, its code: -2
+    repetition_scope: Literal["any", "unfinished"] = "any"  # which rollouts are looked at; LEAD's code: unfinished
+    repetition_offsets: Literal["aligned", "all"] = "aligned"  # LEAD's code: n-grams from word 0 on; or any start
+    repetition_run: int = Field(10, ge=2)  # equal n-grams in a row
+    repetition_word: int = Field(120, ge=1)  # characters of one unbroken word
+
+
+class LogisticDifficulty(Config):
+    """LEAD: w(rho) = low + (high - low) / (1 + exp(slope (rho - midpoint))), w(1 - rho) for negative advantages."""
+
+    kind: Literal["logistic"] = "logistic"
+    low: float = 0.4
+    high: float = 1.5
+    midpoint: float = 0.75
+    slope: float = 10.0
+    score_threshold: float | None = None  # rho from scores in [0, 1] at least this; None: from correct
+
+
+class StepDifficulty(Config):
+    """`high` below a pass rate of `below`, else `low`, whatever the sign of the advantage."""
+
+    kind: Literal["step"] = "step"
+    below: float = 0.3
+    high: float = 1.5
+    low: float = 1.0
+    score_threshold: float | None = None
+
+
+DifficultyConfig = Annotated[LogisticDifficulty | StepDifficulty, Field(discriminator="kind")]
+
+
+class AdvantageConfig(Config):
+    """How the rewards of a group become advantages, and which groups train."""
+
+    normalize: Literal["std", "mean"] = "std"  # mean: Dr. GRPO, no division
+    std: StdKind = "sample"
+    std_eps: float = Field(1e-6, ge=0)  # L-GRPO's rewards differ by 1e-4: 1e-4 here would damp them by a fifth
+    keep: Literal["mixed", "some_right", "nonzero", "all"] = "all"  # mixed: ConciseR's dynamic sampling
+    difficulty: DifficultyConfig | None = None
+
+
+class LossConfig(Config):
+    eps_low: float = Field(0.2, ge=0, le=1)
+    eps_high: float = Field(0.2, ge=0)  # GRPO++: 0.28 (clip-higher)
+    entropy_coef: float = Field(0.0, ge=0)  # ConciseR's alpha
+    kl_coef: float = Field(0.0, ge=0)  # ConciseR's beta; 0: no reference model is loaded
+    reduce: Literal["token", "sequence", "sequence-sum-norm"] = "token"
+    ratio: Literal["token", "sequence"] = "token"  # sequence: GSPO's length-normalised ratio
+    old_logprobs: Literal["sampler", "trainer"] = "sampler"

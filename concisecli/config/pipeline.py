@@ -1,0 +1,59 @@
+"""The graph: stages by name, and what each is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from concisecli.config.base import Config, StageConfig
+from concisecli.config.data import DataConfig
+from concisecli.config.stages import DistillConfig, EvalConfig, MineConfig, ReportConfig, SftConfig, TrainConfig
+from concisecli.config.training import NewModelConfig
+
+KINDS: dict[str, type[StageConfig]] = {
+    "data": DataConfig,
+    "distill": DistillConfig,
+    "sft": SftConfig,
+    "train": TrainConfig,
+    "mine": MineConfig,
+    "eval": EvalConfig,
+    "report": ReportConfig,
+}
+SHARED = ("seed", "prompt", "grader", "engine", "backend")  # said once at the top, inherited by every stage that has it
+
+
+class NewModel(Config):
+    """A model input that is made, not loaded: `{new: {...}}`."""
+
+    new: NewModelConfig
+
+
+Reference = str | NewModel  # "stage.output" | "hf:org/name@revision" | a path | {new: {...}}
+
+
+class StageSpec(Config):
+    """One node of the graph. `inputs` gives each role one reference or a list of them."""
+
+    name: str
+    uses: str
+    config: Any  # an instance of KINDS[uses]
+    inputs: dict[str, Reference | tuple[Reference, ...]] = Field(default_factory=dict)
+
+
+class Pipeline(Config):
+    """A whole curriculum: stages by name, in the order written; `path` is the file it came from."""
+
+    run: str
+    path: Path
+    seed: int = 0
+    threads: int = 0  # 0: OMP_NUM_THREADS, else every core
+    stages: dict[str, StageSpec]
+
+    @model_validator(mode="after")
+    def _names_are_folders(self) -> Pipeline:
+        for name in (self.run, *self.stages):
+            if not name or any(c in name for c in "/. \\"):
+                raise ValueError(f"'{name}' cannot be a folder name; use letters, digits, '_' and '-'")
+        return self

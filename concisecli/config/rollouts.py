@@ -1,0 +1,54 @@
+"""From a problem to graded rollouts: prompt, sampling, engine, grader."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from concisecli.config.base import Config, runtime
+
+
+class PromptConfig(Config):
+    template: str = "math"  # a name in `prompts.TEMPLATES`, or a text that holds {problem}
+    chat: bool = True  # wrap in the tokenizer's chat template where it has one; base models: false
+    system: str | None = None
+    think_prefilled: bool | None = None  # the prompt itself opens <think>; None: looked up in the rendered prompt
+
+
+class GraderConfig(Config):
+    profile: Literal["strict", "lenient", "inside-think"] = "lenient"
+    deadline_s: float = Field(5.0, gt=0)
+    workers: int = runtime(0, ge=0)  # 0: one per core
+    memory_mb: int = runtime(2048, ge=256)
+    gold_list: Literal["any", "set"] = "any"
+    max_error_share: float = Field(0.05, ge=0, le=1)
+    custom: str | None = None  # "module:function" (response, gold) -> outcome
+
+
+class SamplingConfig(Config):
+    group_size: int = Field(8, ge=2)
+    temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    min_p: float = Field(0.0, ge=0, lt=1)
+    max_prompt_tokens: int = Field(1024, ge=1)  # longer prompts are left out and counted, never cut
+    max_response_tokens: int = Field(3072, ge=1)
+
+
+class HfConfig(Config):
+    type: Literal["transformers"] = "transformers"
+    batch_rollouts: int = Field(256, ge=1)
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class VllmConfig(Config):
+    type: Literal["vllm"] = "vllm"
+    dtype: Literal["float32", "bfloat16", "auto"] = "auto"
+    tensor_parallel_size: int = Field(1, ge=1)
+    gpu_memory_utilization: float = runtime(0.5, gt=0, le=1)
+    max_model_len: int | None = None
+    max_num_seqs: int = Field(256, ge=1)
+    enforce_eager: bool = runtime(False)
+
+
+EngineConfig = Annotated[HfConfig | VllmConfig, Field(discriminator="type")]

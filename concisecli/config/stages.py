@@ -1,0 +1,87 @@
+"""The settings of each kind of stage but `data`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from concisecli.config.base import StageConfig, runtime
+from concisecli.config.objective import AdvantageConfig, LossConfig, RewardConfig
+from concisecli.config.rollouts import EngineConfig, GraderConfig, HfConfig, PromptConfig, SamplingConfig
+from concisecli.config.training import OptimiserConfig
+
+
+class SftConfig(OptimiserConfig):
+    steps: int = Field(ge=1)
+    mix: dict[str, int] = Field({"examples": 32})  # rows of each input in every batch
+    short_first: float = Field(0.0, ge=0, le=1)  # share of the steps over which longer examples are let in
+    max_tokens: int = Field(4096, ge=2)
+
+
+class TrainConfig(OptimiserConfig):
+    stage: int = Field(1, ge=1)
+    steps: int = Field(ge=1)
+    batch_problems: int = Field(128, ge=1)
+    updates_per_batch: int = Field(1, ge=1)  # minibatches a rollout batch is split into
+    epochs: int = Field(1, ge=1)  # passes over a rollout batch
+    refill_rounds: int = Field(0, ge=0)  # more rounds of sampling to fill the batch with kept groups; 0: no refill
+    refill_at_cap: Literal["partial", "skip", "stop"] = "partial"
+    validate_every: int = Field(0, ge=0)  # needs the input `validation`; 0: off
+    validate_samples: int = Field(4, ge=1)
+    best_by: Literal["pass_at_1", "accuracy_per_token"] = "pass_at_1"
+    reward: RewardConfig = RewardConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    loss: LossConfig = LossConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    engine: EngineConfig = HfConfig()
+    grader: GraderConfig = GraderConfig()
+
+
+class MineConfig(StageConfig):
+    source: Literal["resample", "log"] = "resample"
+    max_pass_rate: float = Field(0.75, ge=0, le=1)
+    min_pass_rate: float | None = None  # LEAD's released set holds no problem that was never solved
+    attempts: int = Field(16, ge=1)  # resample; LEAD's released pass rates are sixteenths
+    window: Literal["all", "last"] = "all"  # log: every visit, or a problem's last one
+    min_attempts: int = Field(1, ge=1)  # log: visits count only from this many rollouts
+    limit: int | None = None  # problems looked at, the first so many
+    sampling: SamplingConfig = SamplingConfig()
+    engine: EngineConfig = HfConfig()
+    grader: GraderConfig = GraderConfig()
+    prompt: PromptConfig = PromptConfig()
+
+
+class DistillConfig(StageConfig):
+    """SFT examples by a teacher: `sampling.group_size` solutions a problem, of which correct ones are kept."""
+
+    keep: Literal["shortest", "random"] = "shortest"
+    per_problem: int = Field(1, ge=1)  # examples kept of one problem
+    max_tokens: int | None = Field(None, ge=1)  # longer solutions are not kept; None: any that ended by itself
+    limit: int | None = Field(None, ge=1)  # problems asked, the first so many
+    chunk_problems: int = runtime(64, ge=1)  # problems between two points from which a rerun goes on
+    sampling: SamplingConfig = SamplingConfig()
+    engine: EngineConfig = HfConfig()
+    grader: GraderConfig = GraderConfig()
+    prompt: PromptConfig = PromptConfig()
+
+
+class EvalConfig(StageConfig):
+    budgets: tuple[int, ...] = (4096,)
+    samples: int = Field(32, ge=1)
+    temperature: float = Field(0.6, ge=0)
+    top_p: float = Field(0.95, gt=0, le=1)
+    min_p: float = Field(0.0, ge=0, lt=1)
+    max_prompt_tokens: int = Field(1024, ge=1)
+    tie: Literal["first", "expected", "pessimistic"] = "first"  # of Cons@k
+    bootstrap: int = Field(1000, ge=0)  # resamples behind each interval
+    engine: EngineConfig = HfConfig()
+    grader: GraderConfig = GraderConfig()
+    prompt: PromptConfig = PromptConfig()
+
+
+class ReportConfig(StageConfig):
+    title: str = "concise report"
+    before: str | None = None  # eval stages shown side by side on the same problem
+    after: str | None = None
+    examples: int = Field(4, ge=0)
