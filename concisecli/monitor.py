@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
@@ -26,6 +27,25 @@ SHOWN = ("accuracy", "length", "loss", "surrogate", "entropy", "grad_norm", "sig
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 PLAIN_STEPS = 10
 LIVE_SECONDS = 0.1
+
+
+class Stopwatch:
+    """Seconds spent a phase, added up until `reset`."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        yield
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - begun
+
+    def read(self) -> dict[str, float]:
+        return dict(self._seconds)
+
+    def reset(self) -> None:
+        self._seconds.clear()
 
 
 class Monitor:

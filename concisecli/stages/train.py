@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from concisecli import artifacts, checkpoints, collectives, groups, policy, prompts, validation
 from concisecli.backends import Backend, make_backend
+from concisecli.collection import Collected, Collector
 from concisecli.config import TrainConfig
 from concisecli.grader.grading import GraderPool
-from concisecli.groups import GroupSummary, ScoredGroup
-from concisecli.monitor import Monitor, note
+from concisecli.monitor import Monitor, Stopwatch, note
 from concisecli.ordering import EpochOrder
 from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun
-from concisecli.rollout import RolloutEngine, check_probe, make_engine, sample_groups
+from concisecli.rollout import RolloutEngine, check_probe, make_engine
 from concisecli.trainer import NonFiniteError, Trainer
 
 PROBE_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}  # nats between engine and trainer right after a weight sync
@@ -37,17 +35,11 @@ class Training:
     grader: GraderPool
     trainer: Trainer
     problems: list[Problem]
-    order: EpochOrder
+    collector: Collector
     monitor: Monitor
     validator: validation.Validator | None
+    clock: Stopwatch
     start: int
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        begun = time.perf_counter()
-        yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begun
 
 
 def run(stage: StageRun) -> StageResult:
@@ -61,10 +53,10 @@ def run(stage: StageRun) -> StageResult:
         asked_to_stop = stack.enter_context(checkpoints.stop_signal())
         training = _open(stage, stack)
         for step in range(training.start, training.config.steps):
-            scored, everyone, chosen = collect(training, step)
-            metrics = groups.metrics(everyone, chosen) | _update(training, scored, chosen, step)
+            collected = training.collector.collect(step)
+            metrics = groups.metrics(collected.everyone, collected.chosen) | _update(training, collected, step)
             metrics |= _validate(training, step)
-            _log(training, everyone, chosen, metrics, step)
+            _log(training, collected, metrics, step)
             if _due(training, step, stop := asked_to_stop()):
                 _save(training, step + 1)
             if stop:
@@ -72,59 +64,11 @@ def run(stage: StageRun) -> StageResult:
         return _finish(training, metrics)
 
 
-def collect(training: Training, step: int) -> tuple[list[ScoredGroup], list[GroupSummary], set[int]]:
-    """This rank's groups, everyone's summaries and the places of the groups that train. Rounds of fresh problems follow
-    until the batch is full of groups that may train, at most `refill_rounds` of them."""
-    config = training.config
-    mine: list[ScoredGroup] = []
-    everyone: list[GroupSummary] = []
-    for _ in range(1 + config.refill_rounds):
-        missing = config.batch_problems - sum(g.kept for g in everyone)
-        new = _sample(training, training.order.take(missing), first_place=len(everyone), step=step)
-        mine += new
-        everyone += [g for rank in collectives.gather([groups.summary(s) for s in new]) for g in rank]
-        if not config.refill_rounds or sum(g.kept for g in everyone) >= config.batch_problems:
-            break
-    return mine, everyone, _decide(config, groups.choose(everyone, config.batch_problems), step)
-
-
-def _sample(training: Training, rows: Sequence[int], *, first_place: int, step: int) -> list[ScoredGroup]:
-    """This rank's share of the problems in `rows`, sampled, graded and scored."""
-    config = training.config
-    places = range(collectives.rank(), len(rows), collectives.world())
-    problems = [training.problems[rows[i]] for i in places]
-    with training.timed("generate"):
-        sampled = sample_groups(
-            training.engine,
-            training.tokenizer,
-            problems,
-            config.sampling,
-            config.prompt,
-            seed=config.seed,
-            step=step,
-        )
-    with training.timed("grade"):
-        graded = groups.grade(training.grader, sampled, think_open=training.think_open, policy_step=step)
-    return [groups.score(first_place + i, group, config) for i, group in zip(places, graded, strict=True)]
-
-
-def _decide(config: TrainConfig, chosen: set[int], step: int) -> set[int]:
-    """What `refill_at_cap` says when the rounds ran out before the batch was full."""
-    if not config.refill_rounds or len(chosen) == config.batch_problems or config.refill_at_cap == "partial":
-        return chosen
-    if config.refill_at_cap == "skip":
-        return set()
-    raise ConciseError(
-        f"step {step}: {1 + config.refill_rounds} rounds gave {len(chosen)} of {config.batch_problems} groups that may "
-        "train; raise refill_rounds, set refill_at_cap: partial, or choose harder problems"
-    )
-
-
-def _update(training: Training, scored: list[ScoredGroup], chosen: set[int], step: int) -> dict[str, float]:
+def _update(training: Training, collected: Collected, step: int) -> dict[str, float]:
     """One batch through the trainer, then the engine gets the new weights. An empty batch takes part: ranks move
     together."""
-    rows = [row for s in scored if s.place in chosen for row in groups.rows(s)]
-    with training.timed("train"):
+    rows = [row for s in collected.mine if s.place in collected.chosen for row in groups.rows(s)]
+    with training.clock.timed("train"):
         training.engine.sleep()
         try:
             metrics = training.trainer.update(rows, step)
@@ -132,7 +76,7 @@ def _update(training: Training, scored: list[ScoredGroup], chosen: set[int], ste
             dump = training.stage.folder / f"nonfinite-step-{step}.jsonl"
             artifacts.write_jsonl(dump, ({"prompt_ids": r.prompt_ids, "response_ids": r.response_ids} for r in rows))
             raise NonFiniteError(f"{error}; its rows are in {dump}; lower lr, or look at them") from error
-    with training.timed("sync"):
+    with training.clock.timed("sync"):
         training.engine.wake()
         training.engine.sync_weights(training.backend.named_weights())
         _probe(training)
@@ -155,7 +99,7 @@ def _validate(training: Training, step: int) -> dict[str, float]:
     validator = training.validator
     if validator is None or not validator.due(step):
         return {}
-    with training.timed("validate"):
+    with training.clock.timed("validate"):
         metrics = validator.measure(
             training.engine, training.grader, training.tokenizer, think_open=training.think_open
         )
@@ -164,20 +108,18 @@ def _validate(training: Training, step: int) -> dict[str, float]:
     return metrics
 
 
-def _log(
-    training: Training, everyone: list[GroupSummary], chosen: set[int], metrics: dict[str, float], step: int
-) -> None:
+def _log(training: Training, collected: Collected, metrics: dict[str, float], step: int) -> None:
     folder = training.stage.folder
     if collectives.rank() == 0:
-        rows = groups.rollout_rows(everyone, chosen, step)
+        rows = groups.rollout_rows(collected.everyone, collected.chosen, step)
         artifacts.write_parquet(folder / "rollouts" / f"part-{step:05d}.parquet", rows)
-        rates = groups.pass_rates(everyone, step)
+        rates = groups.pass_rates(collected.everyone, step)
         artifacts.append_jsonl(
             folder / "pass_rates.jsonl",
             ({"problem_id": r.problem_id, "step": r.step, "correct": r.correct, "attempts": r.attempts} for r in rates),
         )
-        training.monitor.log(step, metrics, seconds=dict(training.seconds))
-    training.seconds.clear()
+        training.monitor.log(step, metrics, seconds=training.clock.read())
+    training.clock.reset()
 
 
 # --- before and after -------------------------------------------------------------------------------------------------
@@ -196,18 +138,22 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     engine = make_engine(config.engine, model, module=backend.module)
     if checkpoint:
         engine.sync_weights(backend.named_weights())
+    think_open = prompts.opens_think(tokenizer, config.prompt)
+    grader = stack.enter_context(GraderPool(config.grader))
     most_problems = config.batch_problems * (1 + config.refill_rounds)
+    order = EpochOrder(len(problems), config.seed, window=most_problems, cursor=state["cursor"])
+    clock = Stopwatch()
     return Training(
         stage=stage,
         config=config,
         tokenizer=tokenizer,
-        think_open=prompts.opens_think(tokenizer, config.prompt),
+        think_open=think_open,
         backend=backend,
         engine=engine,
-        grader=stack.enter_context(GraderPool(config.grader)),
+        grader=grader,
         trainer=_trainer(config, backend, tokenizer, model),
         problems=problems,
-        order=EpochOrder(len(problems), config.seed, window=most_problems, cursor=state["cursor"]),
+        collector=Collector(config, tokenizer, think_open, engine, grader, problems, order, clock),
         monitor=stack.enter_context(
             Monitor(
                 stage.folder,
@@ -219,6 +165,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
             )
         ),
         validator=validation.make(stage, config, best=state["best"]),
+        clock=clock,
         start=state["step"],
     )
 
@@ -263,14 +210,14 @@ def _due(training: Training, step: int, stop: bool) -> bool:
 
 
 def _save(training: Training, step: int) -> None:
-    with training.timed("save"):
+    with training.clock.timed("save"):
         checkpoints.save(
             training.stage.folder / "checkpoints",
             step,
             training.backend,
             {
                 "step": step,
-                "cursor": training.order.cursor,
+                "cursor": training.collector.order.cursor,
                 "offsets": training.monitor.offsets(),
                 "best": training.validator.best if training.validator else None,
             },
