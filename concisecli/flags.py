@@ -1,9 +1,14 @@
-"""The flags that commands share, each spelled and explained once."""
+"""The flags that commands share, each spelled and explained once, and groups of them as one argument."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -23,3 +28,55 @@ ForceFlag = Annotated[
     list[str] | None, typer.Option("--force", metavar="STAGE", help="Make this stage anew. Repeatable.")
 ]
 RUNS = Path("runs")
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFlags:
+    """What every command that runs stages understands."""
+
+    pipeline: PipelineFlag = None
+    only: OnlyFlag = None
+    force: ForceFlag = None
+    sets: SetFlag = None
+    seed: SeedFlag = None
+    dry_run: DryRunFlag = False
+    as_json: JsonFlag = False
+    runs: RunsFlag = RUNS
+
+    @property
+    def overrides(self) -> list[str]:
+        return [*(self.sets or ()), *([f"seed={self.seed}"] if self.seed is not None else ())]
+
+    def and_set(self, sets: Sequence[str], *, first: Sequence[str] = ()) -> StageFlags:
+        """With the overrides that flags of a command stand for: `first` under what `--set` says, `sets` over it."""
+        return dataclasses.replace(self, sets=[*first, *(self.sets or ()), *sets])
+
+
+def with_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameter `flags`, a dataclass of options, is spread over the command line.
+
+    typer reads signatures, so the command gets one in which every field of the dataclass is a parameter.
+    """
+    own = inspect.signature(function, eval_str=True).parameters
+    group = own["flags"].annotation
+    annotations = get_type_hints(group, include_extras=True)
+    shared = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=annotations[f.name])
+        for f in dataclasses.fields(group)
+    ]
+    kept = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, p in own.items() if name != "flags"]
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        flags = group(**{p.name: given.pop(p.name) for p in shared})
+        function(**given, flags=flags)
+
+    command.__signature__ = inspect.Signature([*kept, *shared])  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in (*kept, *shared)}
+    return command
+
+
+def repeated(overrides: Sequence[str], runs: Path) -> str:
+    """What a proposed command needs to mean the same artifacts: " --set seed=1 --runs elsewhere"."""
+    words = [f" --set {shlex.quote(text)}" for text in overrides]
+    return "".join([*words, *([f" --runs {shlex.quote(str(runs))}"] if runs != RUNS else [])])

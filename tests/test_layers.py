@@ -32,6 +32,7 @@ FLOORS = {
     "outcomes": 5,
     "flags": 5,
     "tools": 5,
+    "stage_commands": 5,
     "__main__": 5,
 }
 HEAVY = {"torch", "vllm", "transformers", "deepspeed", "datasets", "math_verify", "sympy", "pandas", "matplotlib"}

@@ -1,0 +1,212 @@
+"""Commands that run stages: flags become a selection, `pipeline.execute` does the work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from concisecli.flags import StageFlags, repeated, with_flags
+
+if TYPE_CHECKING:
+    from concisecli.chosen_stages import Selection
+    from concisecli.config import Pipeline
+    from concisecli.pipeline import Outcome
+
+
+@with_flags
+def run(
+    flags: StageFlags,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="PIPELINE", help="Pipeline file; default: concise.yaml.")
+    ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="STAGE", help="This stage and those that depend on it.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="This stage and those it depends on.")] = None,
+) -> None:
+    """Run a pipeline: skip what is done, resume what is not."""
+    from concisecli.chosen_stages import Selection
+
+    selection = Selection(only=tuple(flags.only or ()), from_=from_, until=until, force=tuple(flags.force or ()))
+    work(one_pipeline(file, flags.pipeline), selection, flags)
+
+
+def one_pipeline(argument: Path | None, flag: Path | None) -> Path | None:
+    """The pipeline of a command that takes it both as its argument and with -p."""
+    from concisecli.records import UsageError
+
+    if argument and flag and argument != flag:
+        raise UsageError(f"two pipelines were given, {argument} and {flag}; give one")
+    return argument or flag
+
+
+def stages_of(kind: str, text: str) -> Callable[..., None]:
+    """A command that runs the stages of one kind and has no flags of its own."""
+
+    def command(flags: StageFlags) -> None:
+        stages((kind,), flags)
+
+    command.__doc__ = text
+    return with_flags(command)
+
+
+@with_flags
+def data_build(
+    flags: StageFlags,
+    recipe: Annotated[str | None, typer.Argument(help="A recipe file or the name of a shipped one.")] = None,
+    to: Annotated[
+        list[str] | None, typer.Option("--to", metavar="TOOL", help="Also write for verl, trl or conciser. Repeatable.")
+    ] = None,
+) -> None:
+    """Build one recipe, or the data stages of the pipeline."""
+    flags = flags.and_set([f"to=[{', '.join(to)}]"] if to else ())
+    if recipe is None:
+        stages(("data",), flags)
+        return
+    from concisecli.standalone import recipe_pipeline
+
+    alone(recipe_pipeline(recipe), ("data",), flags)
+
+
+@with_flags
+def train(
+    flags: StageFlags,
+    stage: Annotated[int | None, typer.Option("--stage", min=1, help="Stage 1, 2, ... of the curriculum.")] = None,
+) -> None:
+    """Reinforcement learning (the train stages)."""
+    stages(("train",), flags, number=stage)
+
+
+@with_flags
+def evaluate(
+    flags: StageFlags,
+    model: Annotated[str | None, typer.Option(help="A folder or hf:ORG/NAME: evaluate it without a pipeline.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="With --model: problems as a file, or a recipe. Repeatable.")
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="With --model: aime24,math500 and so on.")] = None,
+    preset: Annotated[str | None, typer.Option(help="How a paper samples: conciser, lead, lead-7b.")] = None,
+    budget: Annotated[list[int] | None, typer.Option(min=1, help="Tokens a response may take. Repeatable.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Rollouts a problem.")] = None,
+    regrade: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Judge the completions of a finished eval again, no model.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --regrade: where to write; default: FOLDER-regraded.")] = None,
+) -> None:
+    """Accuracy and lengths under budgets (the eval stages).
+
+    With --model and --data: any model on any problems, without a pipeline.
+    """
+    if regrade is not None:
+        from concisecli.standalone import regraded
+
+        print_metrics(*regraded(regrade, out, flags.sets or ()), flags.as_json)
+        return
+    from concisecli.building.suites import suites_named
+    from concisecli.standalone import eval_pipeline, preset_sets
+
+    of_flags = [
+        *([f"budgets={sorted(set(budget))}"] if budget else ()),
+        *([f"samples={samples}"] if samples else ()),
+    ]
+    flags = flags.and_set(of_flags, first=preset_sets(preset) if preset else ())
+    problems = [*(data or ()), *(suites_named(suite) if suite else ())]
+    if model is None and not problems:
+        stages(("eval",), flags)
+        return
+    alone(eval_pipeline(model, problems), ("data", "eval"), flags, "eval")
+
+
+@with_flags
+def report(
+    flags: StageFlags,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of runs: report on these, no pipeline.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="With RUN: where to write.")] = Path("report"),
+) -> None:
+    """Tables and figures of what was measured (the report stages).
+
+    With one or several RUN: of everything in these folders, finished or under way.
+    """
+    if not folders:
+        stages(("report",), flags)
+        return
+    from concisecli.config import ReportConfig
+    from concisecli.stages.report import of_runs
+
+    made = of_runs(folders, out, ReportConfig())
+    paths = {name: str(out / path) for name, path in made.outputs.items()}
+    print(json.dumps(paths) if flags.as_json else "\n".join(paths.values()))
+
+
+# --- from flags to stages ---------------------------------------------------------------------------------------------
+
+
+def stages(kinds: tuple[str, ...], flags: StageFlags, number: int | None = None) -> None:
+    """The stages of some kinds of one pipeline; here a `--set` need not name the stage."""
+    from concisecli.chosen_stages import Selection
+
+    only, force = tuple(flags.only or ()), tuple(flags.force or ())
+    work(flags.pipeline, Selection(kinds=kinds, number=number, only=only, force=force), flags)
+
+
+def work(given: Path | None, selection: Selection, flags: StageFlags) -> None:
+    from concisecli.loading import find_pipeline, load_pipeline_with_origins
+    from concisecli.standalone import named_sets
+
+    path = find_pipeline(given)
+    overrides = flags.overrides
+    if selection.kinds:
+        overrides = named_sets(overrides, lambda some: load_pipeline_with_origins(path, some)[0], selection)
+    pipeline, origins = load_pipeline_with_origins(path, overrides)
+    finish(pipeline, origins, selection, flags, overrides)
+
+
+def alone(tree: dict[str, Any], kinds: tuple[str, ...], flags: StageFlags, settings_of: str = "data") -> None:
+    """A pipeline made by the command itself; a `--set` is for its stages of the kind `settings_of`."""
+    from concisecli.chosen_stages import Selection
+    from concisecli.loading import pipeline_of
+    from concisecli.standalone import named_sets
+
+    chosen = Selection(kinds=(settings_of,))
+    overrides = named_sets(flags.overrides, lambda some: pipeline_of(tree, some)[0], chosen)
+    pipeline, origins = pipeline_of(tree, overrides)
+    finish(pipeline, origins, Selection(kinds=kinds, force=tuple(flags.force or ())), flags, overrides)
+
+
+def finish(
+    pipeline: Pipeline,
+    origins: dict[str, str],
+    selection: Selection,
+    flags: StageFlags,
+    overrides: Sequence[str],
+) -> None:
+    """Execute and print: one line a stage as it ends, or one JSON document at the end."""
+    from concisecli.outcomes import as_record, line_of
+    from concisecli.pipeline import execute
+
+    width = max(len(name) for name in pipeline.stages)
+
+    def tell(outcome: Outcome) -> None:
+        if not flags.as_json:
+            print(line_of(outcome, width), flush=True)
+
+    again = repeated(overrides, flags.runs)
+    outcomes = execute(pipeline, flags.runs, selection, flags.dry_run, origins=origins, flags=again, tell=tell)
+    if flags.as_json:
+        stages = [as_record(outcome) for outcome in outcomes]
+        print(json.dumps({"pipeline": str(pipeline.path), "run": pipeline.run, "stages": stages}, ensure_ascii=False))
+
+
+def print_metrics(folder: Path, metrics: dict[str, Any], as_json: bool) -> None:
+    from concisecli.outcomes import values_of
+
+    if as_json:
+        print(json.dumps({"folder": str(folder), "metrics": metrics}, ensure_ascii=False))
+    else:
+        print("  ".join([str(folder), *values_of(metrics)]))
