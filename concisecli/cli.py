@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from concisecli import stage_commands, tools
+from concisecli.flags import with_sets
 
 INTERRUPTED = 130
 EXIT_CODES = (
@@ -24,6 +25,10 @@ EXIT_CODES = (
 
 class Commands(TyperGroup):
     """All commands; Ctrl-C ends each of them with how to go on."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, rest if command is None else with_sets(command, rest)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -44,7 +49,9 @@ app = typer.Typer(
     "Start with: concise init tiny && concise run",
     epilog=EXIT_CODES,
 )
-data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Build and look at problems and examples.")
+data = typer.Typer(
+    cls=Commands, no_args_is_help=True, rich_markup_mode=None, help="Build and look at problems and examples."
+)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,27 +8,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-# What the same settings are called in TRL, verl and OpenRLHF; used to name ours when one of theirs is written.
-FAMILIAR = {
-    "learning_rate": "lr",
-    "num_generations": "sampling.group_size",
-    "n": "sampling.group_size",
-    "epsilon": "loss.eps_low",
-    "epsilon_high": "loss.eps_high",
-    "clip_ratio": "loss.eps_low",
-    "clip_ratio_low": "loss.eps_low",
-    "clip_ratio_high": "loss.eps_high",
-    "beta": "loss.kl_coef",
-    "kl_loss_coef": "loss.kl_coef",
-    "entropy_coeff": "loss.entropy_coef",
-    "max_completion_length": "sampling.max_response_tokens",
-    "max_response_length": "sampling.max_response_tokens",
-    "max_prompt_length": "sampling.max_prompt_tokens",
-    "train_batch_size": "batch_problems",
-    "max_steps": "steps",
-    "max_grad_norm": "clip_norm",
-    "max_length": "max_tokens",
-}
+from concisecli.aliases import RL
 
 
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -48,9 +28,9 @@ def suggestion(key: str, parent: tuple[str, ...], cls: type[BaseModel]) -> str |
     beside = nearest(key, [p[-1] for p in paths if p[:-1] == parent])
     if beside:
         return beside
-    familiar = nearest(key, FAMILIAR, 0.7)
-    if familiar and tuple(FAMILIAR[familiar].split(".")) in paths:
-        return FAMILIAR[familiar]
+    familiar = nearest(key, RL, 0.7)
+    if familiar and tuple(RL[familiar].split(".")) in paths:
+        return RL[familiar]
     anywhere = nearest(key, [p[-1] for p in paths], 0.7)
     return ".".join(next(p for p in paths if p[-1] == anywhere)) if anywhere else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,3 +81,30 @@ def repeated(overrides: Sequence[str], runs: Path) -> str:
     """What a proposed command needs to mean the same artifacts: " --set seed=1 --runs elsewhere"."""
     words = [f" --set {shlex.quote(text)}" for text in overrides]
     return "".join([*words, *([f" --runs {shlex.quote(str(runs))}"] if runs != RUNS else [])])
+
+
+A_SETTING = re.compile(r"(?:[A-Za-z_][\w-]*\.)*[A-Za-z_][\w-]*=.*", re.DOTALL)
+
+
+def with_sets(command: Any, args: Sequence[str]) -> list[str]:
+    """The arguments of a command with `rl1.lr=1e-5` written out as `--set rl1.lr=1e-5`, where it takes settings.
+
+    What follows an option that wants a value, and what follows `--`, is left alone.
+    """
+    options = [p for p in command.params if p.param_type_name == "option"]
+    if not any("--set" in p.opts for p in options):
+        return list(args)
+    takes_value = {name for p in options if not p.is_flag for name in (*p.opts, *p.secondary_opts)}
+    written: list[str] = []
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*written, word, *rest]
+        if word in takes_value and rest:
+            written += [word, rest.pop(0)]
+        elif A_SETTING.fullmatch(word) and not Path(word).exists():
+            written += ["--set", word]
+        else:
+            written.append(word)
+    return written

@@ -14,12 +14,15 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from concisecli.aliases import translated
 from concisecli.config import KINDS, SHARED, Config, NewModel, NewModelConfig, Pipeline, StageSpec
 from concisecli.did_you_mean import model_classes, nearest, suggestion
+from concisecli.includes import read_pipeline
 from concisecli.marked import DEFAULT, Marked, merge, parse_value, read_yaml
 from concisecli.records import UsageError
+from concisecli.sweeps import expanded
 
-TOP = ("run", "seed", "threads", "stages", *(k for k in SHARED if k != "seed"))
+TOP = ("run", "seed", "threads", "stages", "sweep", "include", *(k for k in SHARED if k != "seed"))
 STAGE_KEYS = ("uses", "config", "inputs")
 PIPELINE_FILE = "concise.yaml"
 
@@ -65,7 +68,7 @@ def load_pipeline(path: Path, sets: Sequence[str] = ()) -> Pipeline:
 def load_pipeline_with_origins(path: Path, sets: Sequence[str] = ()) -> tuple[Pipeline, dict[str, str]]:
     """Also where each value came from: {"rl1.reward.alpha": "lead.yaml:12", "rl1.seed": "--set seed=1", "rl1.lr":
     "default"}; the parts that hold values ("rl1", "rl1.reward") are in it where they are said."""
-    return resolve(read_yaml(path), path, sets)
+    return resolve(read_pipeline(path), path, sets)
 
 
 def pipeline_of(tree: Mapping[str, Any], sets: Sequence[str] = ()) -> tuple[Pipeline, dict[str, str]]:
@@ -106,8 +109,7 @@ class Resolver:
         if not tree.is_mapping:
             self.fault(tree.origin, "a pipeline is a mapping with the keys run and stages")
             return None
-        for text in sets:
-            tree = self.override(tree, text)
+        tree = self.with_variants(tree, sets)
         top: dict[str, Marked] = tree.value
         for key, node in top.items():
             if key not in TOP:
@@ -121,6 +123,23 @@ class Resolver:
             self.origins[name] = top[name].origin if name in top else DEFAULT
         values = Marked(top_level, tree.origin, tree.base).plain() | {"path": self.path, "stages": stages}
         return None if self.faults else self.validated(Pipeline, values, tree, ())
+
+    def with_variants(self, tree: Marked, sets: Sequence[str]) -> Marked:
+        """The tree with its sweep expanded. An override of a stage as it is written holds for all of its variants."""
+        written = {
+            name for key, stages in tree.value.items() if key == "stages" and stages.is_mapping for name in stages.value
+        }
+        for text in sets:
+            if text.partition("=")[0].partition(".")[0].strip() in (*written, *TOP):
+                tree = self.override(tree, text)
+        try:
+            tree = expanded(tree)
+        except UsageError as error:
+            self.faults += str(error).splitlines()
+        for text in sets:
+            if text.partition("=")[0].partition(".")[0].strip() not in (*written, *TOP):
+                tree = self.override(tree, text)
+        return tree
 
     def top_hint(self, key: str) -> str:
         kinds = [kind for kind, config in KINDS.items() if key in config.model_fields]
@@ -184,6 +203,10 @@ class Resolver:
         fields = KINDS[kind].model_fields
         if kind == "data" and "recipe" in node.value:
             node = self.with_recipe(name, node)
+        try:
+            node = translated(kind, node)
+        except UsageError as error:
+            self.fault(*str(error).split(": ", 1))
         inherited = Marked({k: v for k, v in shared.items() if k in fields}, node.origin, node.base)
         node = located(with_default_types(merge(inherited, node), KINDS[kind]), KINDS[kind])
         made: Config | None = self.validated(KINDS[kind], node.plain(), node, (name,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -187,8 +188,12 @@ def finish(
     overrides: Sequence[str],
 ) -> None:
     """Execute and print: one line a stage as it ends, or one JSON document at the end."""
+    from concisecli.aliases import spoken
     from concisecli.outcomes import as_record, line_of
     from concisecli.pipeline import execute
+
+    for line in spoken(origins):
+        print(line, file=sys.stderr)
 
     width = max(len(name) for name in pipeline.stages)
 

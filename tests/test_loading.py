@@ -324,8 +324,8 @@ def test_paths_are_relative_to_the_file_that_says_them(write: Write, tmp_path: P
         ("stage: 1", "learning_rtae: 1", "p.yaml:8: rl1: unknown key 'learning_rtae'; did you mean 'lr'?"),
         (
             "stage: 1",
-            "num_generations: 8",
-            "p.yaml:8: rl1: unknown key 'num_generations'; did you mean 'sampling.group_size'?",
+            "num_generation: 8",
+            "p.yaml:8: rl1: unknown key 'num_generation'; did you mean 'sampling.group_size'?",
         ),
         ("stage: 1", "stage: one", "p.yaml:8: rl1.stage: should be a valid integer, unable to parse string as an"),
         ("0.1", "-1", "p.yaml:10: rl1.reward.alpha: should be greater than or equal to 0, not -1"),

@@ -30,7 +30,15 @@ from concisecli.config.objective import (
 )
 from concisecli.config.pipeline import KINDS, SHARED, NewModel, Pipeline, Reference, StageSpec
 from concisecli.config.rollouts import EngineConfig, GraderConfig, HfConfig, PromptConfig, SamplingConfig, VllmConfig
-from concisecli.config.stages import DistillConfig, EvalConfig, MineConfig, ReportConfig, SftConfig, TrainConfig
+from concisecli.config.stages import (
+    DistillConfig,
+    EvalConfig,
+    MineConfig,
+    ReportConfig,
+    SftConfig,
+    TrainConfig,
+    Variant,
+)
 from concisecli.config.training import BackendConfig, DeepSpeedConfig, NewModelConfig, OptimiserConfig, TorchConfig
 
 __all__ = [
@@ -77,6 +85,7 @@ __all__ = [
     "StepDifficulty",
     "TorchConfig",
     "TrainConfig",
+    "Variant",
     "VllmConfig",
     "runtime",
 ]

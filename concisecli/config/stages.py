@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from concisecli.config.base import StageConfig, runtime
+from concisecli.config.base import Config, StageConfig, runtime
 from concisecli.config.objective import AdvantageConfig, LossConfig, RewardConfig
 from concisecli.config.rollouts import EngineConfig, GraderConfig, HfConfig, PromptConfig, SamplingConfig
 from concisecli.config.training import OptimiserConfig
@@ -80,8 +80,16 @@ class EvalConfig(StageConfig):
     prompt: PromptConfig = PromptConfig()
 
 
+class Variant(Config):
+    """One stage of a sweep: what it was called before, and the values it was given."""
+
+    stage: str
+    values: dict[str, Any]
+
+
 class ReportConfig(StageConfig):
     title: str = "concise report"
     before: str | None = None  # eval stages shown side by side on the same problem
     after: str | None = None
     examples: int = Field(4, ge=0)
+    variants: dict[str, Variant] = Field(default_factory=dict)  # filled from `sweep`

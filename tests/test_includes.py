@@ -1,0 +1,64 @@
+"""`include:`: files left to right, the including one last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from concisecli.loading import load_pipeline, load_pipeline_with_origins
+from concisecli.records import UsageError
+
+BASE = """\
+run: base
+stages:
+  d: {uses: data, config: {sources: {c: {type: chains, count: 3}}}}
+  rl1: {uses: train, inputs: {model: ./here, problems: d.problems}, config: {steps: 3, reward: {alpha: 0.1, wrong: -1}}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("parts").mkdir()
+    Path("parts/base.yaml").write_text(BASE)
+    Path("parts/brief.yaml").write_text("stages: {rl1: {config: {reward: {alpha: 0.2, lam: 3}}}}\n")
+    return tmp_path
+
+
+def test_later_files_win_key_by_key_and_the_file_itself_last() -> None:
+    text = "include: [parts/base.yaml, parts/brief.yaml]\nrun: mine\nstages: {rl1: {config: {reward: {lam: 4}}}}\n"
+    Path("p.yaml").write_text(text)
+    pipeline, origins = load_pipeline_with_origins(Path("p.yaml"))
+    reward = pipeline.stages["rl1"].config.reward
+    assert (pipeline.run, reward.wrong, reward.alpha, reward.lam) == ("mine", -1, 0.2, 4)
+    assert origins["rl1.reward.wrong"] == "parts/base.yaml:4"
+    assert origins["rl1.reward.alpha"] == "parts/brief.yaml:1"
+    assert origins["rl1.reward.lam"] == "p.yaml:3"
+
+
+def test_paths_stay_relative_to_the_file_that_says_them(files: Path) -> None:
+    Path("p.yaml").write_text("include: parts/base.yaml\n")
+    assert load_pipeline(Path("p.yaml")).stages["rl1"].inputs["model"] == str(files / "parts" / "here")
+
+
+def test_a_stage_that_is_null_is_taken_out() -> None:
+    Path("p.yaml").write_text("include: parts/base.yaml\nstages: {rl1: null}\n")
+    assert list(load_pipeline(Path("p.yaml")).stages) == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("include: p.yaml\n", "p.yaml:1: p.yaml includes itself"),
+        ("include: parts/none.yaml\n", "p.yaml:1: there is no file parts/none.yaml beside p.yaml"),
+        ("include: [1]\n", "p.yaml:1: include takes the names of pipeline files"),
+        ("include: parts/base.yaml\nstages: {rl1: {config: {stps: 3}}}\n", "p.yaml:2: rl1: unknown key 'stps'"),
+    ],
+)
+def test_what_cannot_be_included_is_one_clear_line(text: str, said: str) -> None:
+    Path("p.yaml").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_pipeline(Path("p.yaml"))
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(said)
