@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from concisecli.artifacts import sync_file, sync_folder, unwritable, write_json
+from concisecli.monitor import note
 from concisecli.records import Preempted
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ MARKER = "COMPLETE"
 def save(folder: Path, step: int, backend: Backend, state: dict[str, Any], *, keep: int = 2) -> Path:
     """Save the backend and `state` after `step` steps, a collective over all ranks. The path of the checkpoint.
 
+    What `Backend.load` gives back also holds `world`, the number of ranks that saved.
     Everything is written under a temporary name, flushed to disk and renamed, and the marker is written last; only
     then are checkpoints beyond the newest `keep` removed. A kill at any moment leaves the one before.
     """
@@ -38,7 +40,7 @@ def save(folder: Path, step: int, backend: Backend, state: dict[str, Any], *, ke
                 shutil.rmtree(left_over)
             temporary.mkdir(parents=True)
         barrier(backend)
-        backend.save(temporary, state)
+        backend.save(temporary, state | {"world": backend.world})
         barrier(backend)
         if first:
             publish(temporary, final)
@@ -73,10 +75,25 @@ def discard(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def latest(folder: Path) -> Path | None:
-    """The newest whole checkpoint below `folder`, which is given to `Backend.load`; None where there is none."""
+def latest(folder: Path, *, warn: bool = False) -> Path | None:
+    """The newest whole checkpoint below `folder`, which is given to `Backend.load`; None where there is none.
+
+    One that is not whole (a kill or a full disk in mid-save, a lost file) is passed over; `warn` says so.
+    """
     found = complete(folder)
-    return found[-1] if found else None
+    newest = found[-1] if found else None
+    if warn:
+        for step in half_written(folder, after=step_of(newest) if newest else -1):
+            going_on = f"going on from step {step_of(newest)}" if newest else "beginning anew"
+            note(f"warning: the checkpoint of step {step} in {folder} is not whole and is passed over; {going_on}")
+    return newest
+
+
+def half_written(folder: Path, *, after: int) -> list[int]:
+    """Steps of the checkpoints later than `after` of which only a part is there."""
+    names = (path.name for pattern in ("step-*", ".step-*.partial") for path in folder.glob(pattern))
+    steps = {int(name.strip(".").removeprefix("step-").removesuffix(".partial")) for name in names}
+    return sorted(step for step in steps if step > after)
 
 
 def step_of(checkpoint: Path) -> int:

@@ -41,7 +41,7 @@ def test_the_latest_is_found_and_holds_what_was_saved(tmp_path: Path) -> None:
     found = checkpoints.latest(tmp_path)
     assert found is not None
     assert checkpoints.step_of(found) == 10
-    assert Files().load(found) == {"text": "{'step': 10}"}
+    assert Files().load(found) == {"text": "{'step': 10, 'world': 1}"}
 
 
 def test_a_million_steps_are_still_in_order(tmp_path: Path) -> None:
@@ -73,6 +73,23 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(tmp_path: Path, harm: str
     found = checkpoints.latest(tmp_path)
     assert found is not None
     assert checkpoints.step_of(found) == 1
+
+
+def test_what_is_passed_over_is_told_once_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checkpoints.latest(tmp_path, warn=True) is None
+    save(tmp_path, 1)
+    (tmp_path / ".step-000001.partial").mkdir()  # older than what is whole: of no interest
+    assert checkpoints.latest(tmp_path, warn=True) is not None
+    assert capsys.readouterr().err == ""
+    (save(tmp_path, 2) / "weights").write_bytes(b"w")
+    (tmp_path / ".step-000003.partial").mkdir()
+    checkpoints.latest(tmp_path)
+    assert capsys.readouterr().err == ""
+    checkpoints.latest(tmp_path, warn=True)
+    two, three = capsys.readouterr().err.splitlines()
+    assert "the checkpoint of step 2 in" in two
+    assert "step 3" in three
+    assert "going on from step 1" in three
 
 
 def test_a_step_that_is_done_again_replaces_its_old_checkpoint(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def run(stage: StageRun) -> StageResult:
         backend = make_backend(config.backend, policy.load_model(stage.one("model")), config)
         trainer = Trainer(backend, config, tokenizer.pad_token_id or 0)
         folder = stage.folder / "checkpoints"
-        checkpoint = checkpoints.latest(folder)
+        checkpoint = checkpoints.latest(folder, warn=True)
         state = backend.load(checkpoint) if checkpoint else {"step": 0, "offsets": {}}
         monitor = stack.enter_context(
             Monitor(

@@ -132,7 +132,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     tokenizer = policy.load_tokenizer(model)
     backend = make_backend(config.backend, policy.load_model(model), config)
     problems = _fitting(artifacts.read_problems(stage.one("problems")), tokenizer, config)
-    checkpoint = checkpoints.latest(stage.folder / "checkpoints")
+    checkpoint = checkpoints.latest(stage.folder / "checkpoints", warn=True)
     state = backend.load(checkpoint) if checkpoint else {"step": 0, "cursor": 0, "offsets": {}, "best": None}
     _forget_after(stage.folder, state["step"])
     engine = make_engine(config.engine, model, module=backend.module)
