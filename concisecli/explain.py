@@ -27,8 +27,20 @@ def difference(older: RunManifest, now: Mapping[str, Any]) -> str:
     parts += changed_hashes("file", older.files, now["files"])
     if not parts and older.sources != now["sources"]:
         parts = [f"input {role} is {', '.join(now['sources'][role])}" for role in now["sources"]]
+    if not parts:
+        parts = changed_makers(older, now)
     more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
     return ", ".join(parts[:NAMED]) + more if parts else "something else differs"
+
+
+def changed_makers(older: RunManifest, now: Mapping[str, Any]) -> list[str]:
+    """Inputs with the same content that now come from a stage with other settings: a report tells those, too."""
+    return [
+        f"{label} was made under other settings, with the same result"
+        for role, keys in now["input_keys"].items()
+        for label, key, before in zip(now["sources"][role], keys, older.input_keys.get(role, keys), strict=False)
+        if key != before
+    ]
 
 
 ABSENT = object()

@@ -23,7 +23,8 @@ from concisecli.artifacts import canonical_json, unwritable
 from concisecli.checks import check_pipeline, order, upstream
 from concisecli.chosen_stages import EVERYTHING, Selection, select
 from concisecli.config import ChainsSource, DataConfig, NewModel, Pipeline, StageSpec
-from concisecli.explain import difference
+from concisecli.explain import difference, flat
+from concisecli.marked import DEFAULT
 from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
 from concisecli.references import bring, look_up
 from concisecli.stages import STAGES
@@ -99,7 +100,7 @@ def execute(
     """
     refuse_faults(pipeline, origins or {})
     chosen = select(pipeline, selection)
-    runner = Runner(pipeline, Store(runs / pipeline.run), dry_run, flags)
+    runner = Runner(pipeline, Store(runs / pipeline.run), dry_run, flags, origins or {})
     outcomes = []
     with sigterm_as_preempted():
         for name in order(pipeline):
@@ -130,8 +131,11 @@ def refuse_faults(pipeline: Pipeline, origins: Mapping[str, str]) -> None:
 class Runner:
     """Goes through the stages in order and remembers the manifests of those that are finished."""
 
-    def __init__(self, pipeline: Pipeline, store: Store, dry_run: bool, flags: str) -> None:
+    def __init__(
+        self, pipeline: Pipeline, store: Store, dry_run: bool, flags: str, origins: Mapping[str, str] | None = None
+    ) -> None:
         self.pipeline, self.store, self.dry_run, self.flags = pipeline, store, dry_run, flags
+        self.origins = origins or {}
         self.finished: dict[str, RunManifest] = {}
         self.verified: set[str] = set()
         self.troubled: dict[str, ConciseError] = {}
@@ -276,6 +280,9 @@ class Runner:
             "runtime": runtime,
             "inputs": {role: [i.digest for i in group] for role, group in inputs.items()},
             "sources": {role: [i.label for i in group] for role, group in inputs.items()},
+            "input_keys": {
+                role: [i.manifest.key if i.manifest else "" for i in group] for role, group in inputs.items()
+            },
             "files": self.files(spec),
             "seed": spec.config.seed,
         }
@@ -337,11 +344,23 @@ class Runner:
         }
         return RunManifest(
             **self.described(spec, inputs),
+            origins=origins_of(spec, self.origins),
             outputs=outputs,
             metrics=dict(sorted(result.metrics.items())),
             code=code_state(),
             env=environment(threads_in_use(self.pipeline.threads)),
         )
+
+
+def origins_of(spec: StageSpec, origins: Mapping[str, str]) -> dict[str, str]:
+    """Where the settings of a stage were said, those that somebody said: {"reward.alpha": "lead.yaml:12"}."""
+    said = {name: origins.get(f"{spec.name}.{name}", DEFAULT) for name in flat(spec.config.model_dump())}
+    # A file by its name alone: equal runs leave equal manifests wherever their file lies.
+    return {
+        name: origin if origin.startswith("--") else os.path.basename(origin)
+        for name, origin in sorted(said.items())
+        if origin != DEFAULT
+    }
 
 
 def named_files(config: BaseModel) -> dict[str, Path]:

@@ -62,6 +62,8 @@ class RunManifest(BaseModel):
     runtime: dict[str, Any]  # the settings that are left out of the key
     inputs: dict[str, list[str]]  # role -> content hashes
     sources: dict[str, list[str]]  # role -> what the pipeline called them: "sft.model", "hf:org/name@commit", a path
+    input_keys: dict[str, list[str]] = {}  # role -> keys of the stages that made them, "" where none did
+    origins: dict[str, str] = {}  # setting -> the line of a file or the flag that said it; defaults are left out
     files: dict[str, str]  # hashes of local files that the config names
     outputs: dict[str, Output]
     metrics: dict[str, Any]

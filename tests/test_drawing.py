@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 import xml.etree.ElementTree as ElementTree
@@ -31,7 +32,7 @@ ALL = {
 @pytest.mark.parametrize("kind", ALL)
 def test_every_series_is_drawn_once_and_every_label_is_text(kind: str) -> None:
     figure = ALL[kind]
-    svg = draw(figure)
+    svg = draw(figure).svg
     root = ElementTree.fromstring(svg)
     ids = [e.get("id") for e in root.iter() if e.get("id")]
     drawn = [i for i in ids if i.startswith(f"{figure.name}-series-")]
@@ -45,21 +46,21 @@ def test_every_series_is_drawn_once_and_every_label_is_text(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_every_colour_follows_the_readers_scheme(kind: str) -> None:
-    svg = draw(ALL[kind])
+    svg = draw(ALL[kind]).svg
     assert not re.findall(r"(?<!,)#[0-9a-f]{6}", svg)  # a bare colour; as the fallback of a variable it follows a comma
     assert "var(--ink," in svg
     assert "var(--s0," in svg or "var(--s2," in svg
 
 
 def test_equal_figures_give_equal_bytes_and_others_share_no_id() -> None:
-    assert draw(LINES) == draw(LINES)
-    first, second = (set(re.findall(r'id="([^"]+)"', draw(f))) for f in (LINES, ALL["stack"]))
+    assert draw(LINES).svg == draw(LINES).svg
+    first, second = (set(re.findall(r'id="([^"]+)"', draw(f).svg)) for f in (LINES, ALL["stack"]))
     assert not first & second
 
 
 def test_intervals_are_drawn() -> None:
     bare = replace(LINES, series=(replace(ONE, low=None, high=None), TWO))
-    assert draw(LINES).count("<path") > draw(bare).count("<path")
+    assert draw(LINES).svg.count("<path") > draw(bare).svg.count("<path")
 
 
 def test_many_series_make_a_taller_figure_and_stay_apart() -> None:
@@ -67,23 +68,26 @@ def test_many_series_make_a_taller_figure_and_stay_apart() -> None:
         return float(ElementTree.fromstring(svg).get("viewBox", "").split()[3])
 
     many = replace(LINES, series=tuple(replace(TWO, name=f"a rather long name {i}", slot=i) for i in range(12)))
-    assert height(draw(many)) > height(draw(LINES)) + 60
-    first, ninth = draw(replace(LINES, series=(many.series[0],))), draw(replace(LINES, series=(many.series[8],)))
+    assert height(draw(many).svg) > height(draw(LINES).svg) + 60
+    first, ninth = (
+        draw(replace(LINES, series=(many.series[0],))).svg,
+        draw(replace(LINES, series=(many.series[8],))).svg,
+    )
     assert re.sub("a rather long name .", "", first) != re.sub("a rather long name .", "", ninth)
 
 
 def test_shares_are_written_in_percent() -> None:
-    assert "60%" in draw(LINES)
-    assert "%" not in draw(replace(LINES, percent=False))
+    assert "60%" in draw(LINES).svg
+    assert "%" not in draw(replace(LINES, percent=False)).svg
 
 
 def test_a_title_with_signs_of_markup_stays_text() -> None:
-    svg = draw(replace(LINES, title='a < b & "c"', group="T=1.0"))
+    svg = draw(replace(LINES, title='a < b & "c"', group="T=1.0")).svg
     assert ElementTree.fromstring(svg).get("aria-label") == 'a < b & "c" (T=1.0)'
 
 
 def test_a_file_of_its_own_brings_its_palette() -> None:
-    alone = standalone(draw(LINES))
+    alone = standalone(draw(LINES).svg)
     ElementTree.fromstring(alone.encode())
     assert palette_css("svg") in alone
     assert "prefers-color-scheme:dark" in alone
@@ -133,3 +137,37 @@ def test_colours_stand_out_from_their_paper(palette: tuple[str, ...], paper: str
 
 def test_colour_is_never_the_only_difference() -> None:
     assert len(set(MARKERS)) == len(MARKERS) == len(DASHES) == len(LIGHT) == len(DARK)
+
+
+# --- files and axes ---------------------------------------------------------------------------------------------------
+
+
+def test_the_png_is_sharp_white_and_the_same_every_time() -> None:
+    from matplotlib.image import imread
+
+    png = draw(LINES).png
+    assert png == draw(LINES).png
+    assert b"Software" not in png
+    pixels = imread(io.BytesIO(png))
+    assert pixels.shape[1] >= 900
+    assert pixels[0, 0].tolist() == [1, 1, 1, 1]
+    assert len(np.unique(pixels.reshape(-1, 4), axis=0)) > 50
+
+
+@pytest.mark.parametrize("kind", ["lines", "bars", "points"])
+def test_nothing_but_zeros_is_drawn_at_the_bottom_of_an_axis_of_shares(kind: str) -> None:
+    def zeros(series: Series) -> Series:
+        return replace(series, y=(0.0,) * len(series.y), low=None, high=None, faint=None, x_low=None, x_high=None)
+
+    figure = replace(ALL[kind], series=tuple(map(zeros, ALL[kind].series)), percent=True, from_zero=kind != "points")
+    said = re.findall(r">(\S+)%<", draw(figure).svg)
+    assert "-5" not in said
+    assert "−5" not in said
+    assert {"0", "100"} <= set(said)
+
+
+def test_an_axis_of_shares_ends_at_100_percent() -> None:
+    point = replace(POINT, y=(0.99,), low=(0.95,), high=(1.0,))
+    said = re.findall(r">(\S+)%<", draw(replace(POINTS, series=(point,), percent=True, from_zero=False)).svg)
+    assert max(map(float, said)) <= 100
+    assert len(said) >= 2

@@ -20,7 +20,7 @@ import pytest
 from concisecli import checkpoints
 from concisecli.artifacts import read_json, sha256_file, sha256_path, write_json, write_problems, write_text
 from concisecli.chosen_stages import Selection
-from concisecli.loading import load_pipeline
+from concisecli.loading import load_pipeline, load_pipeline_with_origins
 from concisecli.pipeline import Outcome, execute
 from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun, UsageError
 from concisecli.stages import STAGES, Stage
@@ -252,6 +252,24 @@ def test_a_report_is_made_again_when_only_the_name_of_an_evaluation_changed(plac
     last = go(until="r")[-1]
     assert last.line == "run: input scores is final.scores"
     assert last.outputs["report"].read_text() == "final"
+
+
+def test_a_report_made_again_for_other_settings_of_the_same_result_names_whose_they_are(place: Path) -> None:
+    text = TEXT + "  e: {uses: eval, inputs: {model: rl1.model, problems: test.problems}, config: {samples: 4}}\n"
+    write_text(Path("p.yaml"), text + "  r: {uses: report, inputs: {scores: [e.scores]}}\n")
+    go(until="r")
+    last = go(("e.samples=8",), until="r")[-1]
+    assert last.line == "run: e.scores was made under other settings, with the same result"
+
+
+def test_a_manifest_says_where_each_setting_was_said(place: Path) -> None:
+    pipeline, origins = load_pipeline_with_origins(place / "p.yaml", ["rl1.reward.alpha=0.1"])
+    rl1 = {o.stage: o for o in execute(pipeline, Path("runs"), origins=origins)}["rl1"]
+    assert rl1.folder is not None
+    said = read_json(rl1.folder / "manifest.json")["origins"]
+    assert said == dict.fromkeys(("save_every", "stage", "steps"), "p.yaml:8") | {
+        "reward.alpha": "--set rl1.reward.alpha=0.1"
+    }
 
 
 def test_a_dry_run_writes_nothing(place: Path) -> None:

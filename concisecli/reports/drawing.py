@@ -1,4 +1,4 @@
-"""Figures as data, and their drawing with matplotlib as SVG that follows the reader's light or dark scheme.
+"""Figures as data, and their drawing with matplotlib: SVG that follows the reader's light or dark scheme, and PNG.
 
 A `Figure` holds every number that is drawn; `draw` adds nothing to it. Colours are CSS variables with a fallback (the
 palette keeps apart for colour-blind readers, and every series has its own marker and dash besides), text stays text.
@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
 
 Kind = Literal["lines", "bars", "sideways", "points", "stack"]
 
@@ -64,8 +66,19 @@ STEPS = (1, 2, 2.5, 5, 10)  # between two ticks, times a power of ten
 # Inches of 72 px: wide enough for two columns, narrow enough for a telephone; each row of a legend adds to the height.
 WIDTH, HEIGHT, LEGEND_ROW = 4.7, 3.05, 0.24
 
-# matplotlib knows no CSS variables: it draws with stand-in colours that `_with_variables` then replaces.
-_STAND_IN = {f"s{i}": f"#fe00{i:02x}" for i in range(SLOTS)} | {name: f"#fd00{i:02x}" for i, name in enumerate(INKS)}
+PNG_DPI = 200
+# matplotlib knows no CSS variables: it draws in light colours, which `_with_variables` makes variables of.
+_COLOURS = {f"s{i}": colour for i, colour in enumerate(LIGHT)} | {name: pair[0] for name, pair in INKS.items()}
+_VARIABLES = {colour: f"var(--{name},{colour})" for name, colour in _COLOURS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawn figure: `svg` is one `<svg>` element for a page that has `palette_css`; `png` is on white, for slides and
+    papers."""
+
+    svg: str
+    png: bytes
 
 
 def palette_css(selector: str) -> str:
@@ -78,9 +91,8 @@ def palette_css(selector: str) -> str:
     return f"{selector}{{{block(0)}}}@media (prefers-color-scheme:dark){{{selector}{{{block(1)}}}}}"
 
 
-def draw(figure: Figure) -> str:
-    """The figure as one `<svg>` element for a page that has `palette_css`. Every series is a group whose id is
-    `FIGURE-series-N`; equal figures give equal bytes."""
+def draw(figure: Figure) -> Picture:
+    """Every series is a group of the SVG whose id is `FIGURE-series-N`; equal figures give equal bytes."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
@@ -89,9 +101,10 @@ def draw(figure: Figure) -> str:
         axes = canvas.add_subplot()
         _DRAW[figure.kind](axes, figure)
         _frame(canvas, axes, figure)
-        out = io.StringIO()
-        canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return _with_variables(out.getvalue(), figure)
+        svg, png = io.StringIO(), io.BytesIO()
+        canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        canvas.savefig(png, format="png", dpi=PNG_DPI, facecolor="white", metadata={"Software": None})
+    return Picture(_with_variables(svg.getvalue(), figure), png.getvalue())
 
 
 def standalone(svg: str) -> str:
@@ -102,7 +115,7 @@ def standalone(svg: str) -> str:
 
 
 def _style(name: str) -> Any:
-    ink, muted, grid = (_STAND_IN[key] for key in ("ink", "muted", "grid"))
+    ink, muted, grid = (_COLOURS[key] for key in ("ink", "muted", "grid"))
     return {
         "svg.fonttype": "none",
         "text.parse_math": False,  # a dollar in a name is a dollar
@@ -133,7 +146,7 @@ def _style(name: str) -> Any:
 
 
 def _colour(series: Series) -> str:
-    return _STAND_IN[f"s{series.slot % SLOTS}"]
+    return _COLOURS[f"s{series.slot % SLOTS}"]
 
 
 def _dash(series: Series) -> Any:
@@ -175,6 +188,7 @@ def _lines(axes: Any, figure: Figure) -> None:
         )
         if s.low and s.high:
             axes.fill_between(s.x, s.low, s.high, color=_colour(s), alpha=0.16, linewidth=0)
+    axes.margins(x=0.02)
 
 
 def _points(axes: Any, figure: Figure) -> None:
@@ -201,7 +215,7 @@ def _points(axes: Any, figure: Figure) -> None:
         )
     for start, end in figure.arrows:
         (x0,), (y0,), (x1,), (y1,) = *_at(figure.series[start]), *_at(figure.series[end])
-        style = {"arrowstyle": "-|>", "color": _STAND_IN["muted"], "alpha": 0.6, "shrinkA": 9, "shrinkB": 9, "lw": 1.1}
+        style = {"arrowstyle": "-|>", "color": _COLOURS["muted"], "alpha": 0.6, "shrinkA": 9, "shrinkB": 9, "lw": 1.1}
         axes.annotate("", (x1, y1), (x0, y0), arrowprops=style | {"connectionstyle": "arc3,rad=-0.12"})
     axes.margins(0.16)
 
@@ -246,7 +260,7 @@ def _error_lines(axes: Any, series: Series, at: Sequence[float], *, upright: boo
     if series.low and series.high:
         ends = {"yerr" if upright else "xerr": _whiskers(series.y, series.low, series.high)}
         x, y = (at, series.y) if upright else (series.y, at)
-        axes.errorbar(x, y, **ends, fmt="none", ecolor=_STAND_IN["ink"], elinewidth=1, alpha=0.7)
+        axes.errorbar(x, y, **ends, fmt="none", ecolor=_COLOURS["ink"], elinewidth=1, alpha=0.7)
 
 
 def _places(figure: Figure) -> list[tuple[Series, list[float], float]]:
@@ -274,33 +288,52 @@ _DRAW = {"lines": _lines, "points": _points, "bars": _bars, "sideways": _sideway
 def _frame(canvas: Any, axes: Any, figure: Figure) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+    class Shares(MaxNLocator):
+        """No tick beyond 0 and 100 %, where there is only room for markers."""
+
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            ticks = np.asarray(super().tick_values(vmin, vmax))
+            return ticks[(ticks > -1e-9) & (ticks < 1 + 1e-9)]
+
     # The y label lies flat above the axis: nobody has to turn their head, and the plot gets the width.
-    canvas.suptitle(figure.y_label, x=0.012, ha="left", fontsize=10.5, color=_STAND_IN["muted"])
+    canvas.suptitle(figure.y_label, x=0.012, ha="left", fontsize=10.5, color=_COLOURS["muted"])
     axes.set_xlabel(figure.x_label)
     if figure.kind == "sideways":
         axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
-    else:
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
-        if figure.from_zero:
-            axes.set_ylim(bottom=0)
+    value_axis = axes.xaxis if figure.kind == "sideways" else axes.yaxis
+    value_axis.set_major_locator((Shares if figure.percent else MaxNLocator)(5, steps=STEPS))
+    if figure.kind != "sideways":
+        axes.set_ylim(*_value_limits(figure, *axes.get_ylim()))
         if not figure.ticks:
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=STEPS))
     if figure.percent:
-        value_axis = axes.xaxis if figure.kind == "sideways" else axes.yaxis
         value_axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g}%"))
     for x in figure.marks:
-        axes.axvline(x, color=_STAND_IN["muted"], linewidth=0.9, linestyle=(0, (1, 3)), zorder=0.5)
+        axes.axvline(x, color=_COLOURS["muted"], linewidth=0.9, linestyle=(0, (1, 3)), zorder=0.5)
     _, columns = _legend(figure)
     if columns:
         canvas.legend(loc="outside lower left", ncols=columns, handlelength=2.2, columnspacing=1.4)
 
 
+def _value_limits(figure: Figure, low: float, high: float) -> tuple[float, float]:
+    """The ends of the value axis: a share stays between 0 and 100 %, and nothing but zeros is drawn at the bottom of an
+    axis, not in the middle of one that matplotlib made up."""
+    drawn = [v for s in figure.series for v in (*s.y, *(s.low or ()), *(s.high or ()), *(s.faint or ()))]
+    if not any(drawn):
+        low, high = 0.0, 1.0
+    elif figure.from_zero and min(drawn) >= 0:
+        low = 0.0
+    if not figure.percent:
+        return low, high
+    if not figure.from_zero and high - low < 0.1:  # single points close together: keep the axis from exaggerating
+        low, high = (low + high) / 2 - 0.05, (low + high) / 2 + 0.05
+    # A little room beyond the ends, so that markers and whiskers at 0 and 100 % are whole.
+    return max(low, 0.0 if figure.from_zero else -0.03), min(high, 1.04)
+
+
 def _with_variables(svg: str, figure: Figure) -> str:
     svg = svg[svg.index("<svg") :].strip()
-    for name, stand_in in _STAND_IN.items():
-        fallback = LIGHT[int(name[1:])] if name[1:].isdigit() else INKS[name][0]
-        svg = svg.replace(stand_in, f"var(--{name},{fallback})")
+    svg = re.sub("|".join(_VARIABLES), lambda m: _VARIABLES[m[0]], svg)
     svg = re.sub(r"font: ([\d.]+)px '[^;\"]*", r"font: \1px var(--sans,system-ui,sans-serif)", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     # Ids that matplotlib gives to axes and ticks repeat from figure to figure, and nothing refers to them.

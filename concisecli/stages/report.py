@@ -1,4 +1,4 @@
-"""`report`: scores and training logs -> report.html (one file, no network), report.md, tables.json, figures/*.svg.
+"""`report`: scores and training logs -> report.html (one file, no network), report.md, tables.json, figures/.
 
 Everything shown is in tables.json. Names and lineage come from the manifests of the inputs, and from the manifests of
 the stages that made what those read, found by their content hashes beside them.
@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_json, write_text
+from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_bytes, write_json, write_text
 from concisecli.config import ReportConfig
 from concisecli.records import ConciseError, StageResult, StageRun
 from concisecli.reports import before_after, curves, drawing, figures, markdown, page, reporting
@@ -52,11 +52,14 @@ def run(stage: StageRun) -> StageResult:
         "cost": reporting.cost(timings, trainings, evaluations),
     }
     pictures = {figure.name: drawing.draw(figure) for figure in drawn}
-    for name, svg in pictures.items():
-        write_text(stage.folder / "figures" / f"{name}.svg", drawing.standalone(svg))
+    for name, picture in pictures.items():
+        write_text(stage.folder / "figures" / f"{name}.svg", drawing.standalone(picture.svg))
+        write_bytes(stage.folder / "figures" / f"{name}.png", picture.png)
     write_json(stage.folder / "tables.json", tables)
     write_text(stage.folder / "report.md", markdown.render(tables))
-    write_text(stage.folder / "report.html", page.html(tables, pictures))
+    write_text(
+        stage.folder / "report.html", page.html(tables, {name: picture.svg for name, picture in pictures.items()})
+    )
     return StageResult(
         {"report": "report.md", "page": "report.html", "tables": "tables.json"},
         {"figures": len(drawn), "evaluations": len(evaluations), "trainings": len(trainings)},
