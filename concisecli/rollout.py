@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from concisecli.config import HfConfig, PromptConfig, SamplingConfig, VllmConfig
 from concisecli.records import Completion, ConciseError, Problem
@@ -25,6 +26,8 @@ class SamplingLike(Protocol):
     def min_p(self) -> float: ...
     @property
     def max_response_tokens(self) -> int: ...
+    @property
+    def stop(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,18 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     max_response_tokens: int = 3072
+    stop: tuple[str, ...] = ()
+
+
+MemoryPart = Literal["weights", "kv_cache"]
 
 
 class RolloutEngine(Protocol):
-    """Four verbs and a probe. A rollout depends on the weights, its prompt, its seed and the sampling settings, and on
+    """A rollout depends on the weights, its prompt, its seed and the sampling settings, and on
     nothing else: neither batch order nor batch size nor `max_response_tokens` changes the ids drawn before the limit.
+
+    Around an update: `sleep`, the update, `wake("weights")`, `sync_weights`, `wake("kv_cache")`. Another order raises
+    ConciseError; `Wakefulness` says which is allowed.
     """
 
     def generate(
@@ -47,27 +57,84 @@ class RolloutEngine(Protocol):
     ) -> list[list[Completion]]:
         """One list of completions a prompt, one completion a seed. Log-probs are those of the distribution that was
         sampled from (temperature and truncation applied), the stop token's included. A rollout that reaches the
-        model's longest sequence ends there with `length`; a prompt that fills it raises ConciseError."""
+        model's longest sequence ends there with `length`; a prompt that fills it raises ConciseError. One that ends
+        at a stop token or with a stop string (see `endings`) says `stop`."""
         ...
 
     def probe(self, ids: Sequence[int]) -> list[float]:
         """log pi(ids[t] | ids[:t]) at temperature 1 for t = 1.., as the engine computes it now."""
         ...
 
-    def sync_weights(self, named: Iterable[tuple[str, Any]]) -> None: ...
+    def sync_weights(self, named: Iterable[tuple[str, Any]]) -> None:
+        """Take every weight over, in place; `named` is read one tensor after the other."""
+        ...
 
-    def sleep(self) -> None: ...
+    def sleep(self) -> None:
+        """Give up memory that rollouts alone need: the weights, which a sync must bring back, and the cache."""
+        ...
 
-    def wake(self) -> None: ...
+    def wake(self, part: MemoryPart) -> None:
+        """Take memory again, the weights' before the cache's, so that a sync fits beside the trainer's state."""
+        ...
+
+    def close(self) -> None:
+        """Free everything, so that another engine can start in this process. Nothing else may follow."""
+        ...
 
 
-def make_engine(config: HfConfig | VllmConfig, model: Path, *, module: Any = None) -> RolloutEngine:
+class Wakefulness:
+    """The states of an engine and the order they may follow each other in, whether memory is really freed or not.
+
+        awake -sleep-> asleep -wake weights-> weights awake, not loaded -sync-> weights loaded -wake kv_cache-> awake
+
+    `close` is allowed anywhere.
+    """
+
+    NEXT: ClassVar[dict[tuple[str, str], str]] = {
+        ("awake", "generate"): "awake",
+        ("awake", "sync"): "awake",
+        ("awake", "sleep"): "asleep",
+        ("asleep", "wake weights"): "weights awake, not loaded",
+        ("weights awake, not loaded", "sync"): "weights loaded",
+        ("weights loaded", "sync"): "weights loaded",
+        ("weights loaded", "wake kv_cache"): "awake",
+    }
+
+    def __init__(self) -> None:
+        self.state = "awake"
+
+    def check(self, action: str) -> str:
+        """The state that `action` leads to. Raises ConciseError where it is not allowed."""
+        if (self.state, action) not in self.NEXT:
+            allowed = [a for state, a in self.NEXT if state == self.state]
+            then = f"what may follow: {', '.join(allowed)}" if allowed else "start another one"
+            raise ConciseError(f"the rollout engine is {self.state}, so it cannot {action}; {then}")
+        return self.NEXT[self.state, action]
+
+    @contextmanager
+    def during(self, action: str) -> Iterator[None]:
+        """Do `action` in the block; the state changes when it succeeded."""
+        after = self.check(action)
+        yield
+        self.state = after
+
+    def close(self) -> bool:
+        """Whether there was anything to close."""
+        was_open = self.state != "closed"
+        self.state = "closed"
+        return was_open
+
+
+def make_engine(
+    config: HfConfig | VllmConfig, model: Path, *, module: Any = None, longest: int | None = None
+) -> RolloutEngine:
     """The engine that `config.type` names, on the model folder. `module` lets the transformers engine share the
-    weights of a module that is being trained (its sync is then nothing)."""
+    weights of a module that is being trained (its sync is then nothing). `longest` is the longest sequence, prompt
+    and response, that will be asked for: vLLM keeps room for no longer ones unless `max_model_len` says otherwise."""
     if config.type == "vllm":
         from concisecli.rollout_vllm import VllmEngine
 
-        return VllmEngine(config, model)
+        return VllmEngine(config, model, longest=longest)
     from concisecli.rollout_hf import HfEngine
 
     return HfEngine(config, model, module=module)

@@ -21,6 +21,7 @@ from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
 from concisecli.config import HfConfig
+from concisecli.endings import StopStrings, texts
 from concisecli.policy import (
     evaluating,
     load_model,
@@ -31,7 +32,7 @@ from concisecli.policy import (
     stop_ids,
 )
 from concisecli.records import Completion, ConciseError
-from concisecli.rollout import SamplingLike
+from concisecli.rollout import MemoryPart, SamplingLike, Wakefulness
 
 COMPACT_BELOW = 0.8  # share of live rows under which the finished ones are taken out of the batch
 CACHE_STEP = 64  # positions the cache grows by at least
@@ -44,6 +45,7 @@ class HfEngine:
         self.config = config
         self.tokenizer = load_tokenizer(model)
         self.shared = module is not None
+        self.wakefulness = Wakefulness()
         self.module = module if module is not None else _placed(load_model(model, config.dtype))
         self.stop = tuple(sorted({*stop_ids(self.tokenizer, model), *stop_ids(self.tokenizer, self.module)}))
         _refuse_recurrent(self.module, model)
@@ -52,6 +54,7 @@ class HfEngine:
         self, prompts: Sequence[Sequence[int]], sampling: SamplingLike, seeds: Sequence[Sequence[int]]
     ) -> list[list[Completion]]:
         """See RolloutEngine. Rollouts are batched by prompt length, `batch_rollouts` at a time."""
+        self.wakefulness.check("generate")
         requests = self._requests(prompts, sampling, seeds)
         done: dict[tuple[int, int], Completion] = {}
         with evaluating(self.module), self._arithmetic():
@@ -62,14 +65,18 @@ class HfEngine:
         return [[done[i, j] for j in range(len(row))] for i, row in enumerate(seeds)]
 
     def probe(self, ids: Sequence[int]) -> list[float]:
+        self.wakefulness.check("generate")
         with self._arithmetic():
             return sequence_logprobs(self.module, ids)
 
     def sync_weights(self, named: Iterable[tuple[str, Any]]) -> None:
         """Copy the weights in place. Nothing to do for a shared module. Raises ConciseError on a name that the model
         lacks, or that never came."""
-        if self.shared:
-            return
+        with self.wakefulness.during("sync"):
+            if not self.shared:
+                self._copy(named)
+
+    def _copy(self, named: Iterable[tuple[str, Any]]) -> None:
         own = dict(self.module.named_parameters(remove_duplicate=False))
         came = set()
         with torch.no_grad():
@@ -82,10 +89,20 @@ class HfEngine:
             raise ConciseError(f"weight sync: nothing came for '{missing[0]}' and {len(missing) - 1} more")
 
     def sleep(self) -> None:
-        """Nothing: the module holds no memory between calls beyond its weights."""
+        """Frees nothing: the module holds no memory between calls beyond its weights."""
+        with self.wakefulness.during("sleep"):
+            pass
 
-    def wake(self) -> None:
-        """Nothing; see `sleep`."""
+    def wake(self, part: MemoryPart) -> None:
+        """Takes nothing; see `sleep`."""
+        with self.wakefulness.during(f"wake {part}"):
+            pass
+
+    def close(self) -> None:
+        """Let go of a module of its own."""
+        self.wakefulness.close()
+        if not self.shared:
+            self.module = None
 
     def _arithmetic(self) -> Any:
         """A shared module may keep float32 weights and still compute in bfloat16, as its trainer does."""
@@ -113,13 +130,14 @@ class HfEngine:
         return sorted(found, key=lambda request: (len(request.prompt), request.place))
 
     def _complete(self, batch: Sequence[_Request], sampling: SamplingLike) -> list[Completion]:
-        ids, logprobs = _Batch(self.module, batch, sampling, self.stop).run()
-        finished = [bool(row) and row[-1] in self.stop for row in ids]
-        said = [row[:-1] if ended else row for row, ended in zip(ids, finished, strict=True)]
-        texts = self.tokenizer.batch_decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        strings = StopStrings(self.tokenizer, sampling.stop)
+        decoding = _Batch(self.module, batch, sampling, self.stop, strings)
+        ids, logprobs = decoding.run()
         return [
             Completion(tuple(row), tuple(lp), text, "stop" if ended else "length")
-            for row, lp, text, ended in zip(ids, logprobs, texts, finished, strict=True)
+            for row, lp, text, ended in zip(
+                ids, logprobs, texts(self.tokenizer, ids, self.stop, strings), decoding.stopped, strict=True
+            )
         ]
 
 
@@ -134,8 +152,15 @@ class _Request:
 class _Batch:
     """The decoding of one batch. `rows` [R] says which request each live row is; all else is indexed by it."""
 
-    def __init__(self, module: Any, batch: Sequence[_Request], sampling: SamplingLike, stop: Sequence[int]) -> None:
-        self.module, self.sampling, self.batch = module, sampling, batch
+    def __init__(
+        self,
+        module: Any,
+        batch: Sequence[_Request],
+        sampling: SamplingLike,
+        stop: Sequence[int],
+        strings: StopStrings,
+    ) -> None:
+        self.module, self.sampling, self.batch, self.strings = module, sampling, batch, strings
         self.body, self.head = module.base_model, output_head(module)
         self.device = module.device
         self.lengths = torch.tensor([len(r.prompt) for r in batch], device=self.device)
@@ -149,6 +174,8 @@ class _Batch:
         self.stop = torch.zeros(module.config.get_text_config().vocab_size, dtype=torch.bool, device=self.device)
         self.stop[[i for i in stop if i < len(self.stop)]] = True
         self.done_at = self.ends.clone()
+        self.stopped = [False] * len(batch)  # by a stop token or string, not by the limit
+        self.may_complete = strings.may_complete(len(self.stop)).to(self.device) if strings.strings else None
 
     def run(self) -> tuple[list[list[int]], list[list[float]]]:
         """The sampled ids and log-probs of every request, cut at its stop token or its limit."""
@@ -187,10 +214,21 @@ class _Batch:
         tokens = torch.where(forced, self.ids[rows, position], tokens)
         self.ids[rows, position] = tokens
         self.logprobs[rows, position] = logprobs
-        over = ~forced & (self.stop[tokens] | (position + 1 >= self.ends[rows]))
-        ended = over & (self.done_at[rows] > position)
-        self.done_at[rows] = torch.where(ended, position + 1, self.done_at[rows])
+        stopped = ~forced & (self.done_at[rows] > position) & (self.stop[tokens] | self._spelt(rows, tokens, position))
+        for row in rows[stopped].tolist():
+            self.stopped[row] = True
+        self.done_at[rows] = torch.where(stopped, position + 1, self.done_at[rows])
         return self.done_at[rows] > position + 1
+
+    def _spelt(self, rows: Tensor, tokens: Tensor, position: int) -> Tensor:
+        """[R] whether the token just written completes a stop string of its row's response."""
+        spelt = torch.zeros_like(rows, dtype=torch.bool)
+        if self.may_complete is None:
+            return spelt
+        for i in self.may_complete[tokens].nonzero()[:, 0].tolist():
+            start, row = int(self.lengths[rows[i]]), self.ids[rows[i]]
+            spelt[i] = position >= start and self.strings.completed(row[start : position + 1].tolist())
+        return spelt
 
     def _cut(self, values: Tensor) -> list[list[Any]]:
         return [

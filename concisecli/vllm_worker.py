@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,9 +19,13 @@ class WeightLoader:
 
     model_runner: Any
 
+    @torch.no_grad()
+    def load_weights(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Load tensors into the running model, fused and sharded as the model holds it. Others stay as they are."""
+        self.model_runner.model.load_weights(named)
+
     def load_weights_file(self, path: str) -> None:
-        """Load every tensor of a safetensors file into the running model, fused and sharded as the model holds it."""
+        """The same from a safetensors file, for a worker in another process."""
         from safetensors.torch import load_file
 
-        with torch.no_grad():
-            self.model_runner.model.load_weights(load_file(path).items())
+        self.load_weights(load_file(path).items())

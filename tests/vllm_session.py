@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from concisecli.config import SamplingConfig, VllmConfig
-from concisecli.policy import load_model, token_logprobs
+from concisecli import collectives
+from concisecli.config import HfConfig, SamplingConfig, VllmConfig
+from concisecli.policy import load_model, load_tokenizer, save_model, token_logprobs
 from concisecli.records import Completion, ConciseError
 from concisecli.rollout import RolloutEngine, Sampling, check_probe, make_engine
 
 PROMPTS = [[20, 30, 40, 50, 60], [20, 30, 40], [70, 80]]
 SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 2**63 - 1, 12]]
 TEMPERATURE = SamplingConfig(temperature=0.6, max_response_tokens=48)
+STOP = ("wait check", "1", "é")  # within one token, and of one byte; the last never comes whole
 PROBE = [20, 30, 40, 50]
 
 
@@ -49,7 +53,63 @@ def session(model: Path) -> dict[str, Any]:
     facts["gap_after"] = gap(trained, second, 0.6)
     facts["gap_probe_after"] = check_probe(engine, PROBE, expected(trained), tolerance=1e-4)
     facts["moved"] = ids(second) != ids(first)
+    facts["wrong_order"] = wrong_order(engine, trained)
+    for number in range(20):
+        move(trained, seed=number + 1, by=0.003)
+        engine.sleep()
+        engine.wake("weights")
+        engine.sync_weights(trained.named_parameters())
+        engine.wake("kv_cache")
+    facts["gap_after_20"] = gap(trained, engine.generate(PROMPTS, TEMPERATURE, SEEDS), 0.6)
+    facts["stop_strings"] = [(w.token_ids, c.token_ids, c.text, c.finish_reason) for w, c in with_stop(engine)]
+    facts["reopened"] = reopened(engine, trained, model)
     return facts
+
+
+def wrong_order(engine: RolloutEngine, trained: Any) -> list[str]:
+    """What is refused while asleep, and while the weights are awake but not loaded."""
+    engine.sleep()
+    asleep = [lambda: engine.generate(PROMPTS, TEMPERATURE, SEEDS), lambda: engine.wake("kv_cache"), engine.sleep]
+    found = [refusal(call) for call in (*asleep, lambda: engine.sync_weights(trained.named_parameters()))]
+    engine.wake("weights")
+    found += [refusal(call) for call in (lambda: engine.probe(PROBE), lambda: engine.wake("kv_cache"))]
+    engine.sync_weights(trained.named_parameters())
+    engine.wake("kv_cache")
+    return found
+
+
+def with_stop(engine: RolloutEngine) -> Iterator[tuple[Completion, Completion]]:
+    """Rollouts without and with stop strings, from the same seeds."""
+    seeds = [list(range(16))] * 3
+    whole = engine.generate(PROMPTS, Sampling(max_response_tokens=40), seeds)
+    cut = engine.generate(PROMPTS, Sampling(max_response_tokens=40, stop=STOP), seeds)
+    for one, other in zip(whole, cut, strict=True):
+        yield from zip(one, other, strict=True)
+
+
+def reopened(engine: RolloutEngine, trained: Any, model: Path) -> dict[str, Any]:
+    """A second engine in the same process, on a folder with other weights, after a process group of our own."""
+    engine.close()
+    engine.close()
+    closed = refusal(lambda: engine.generate(PROMPTS, TEMPERATURE, SEEDS))
+    group_left = torch.distributed.is_initialized()
+    collectives.init(alone=True)
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(trained, load_tokenizer(model), Path(folder) / "other")
+        config = VllmConfig(max_num_seqs=16, enforce_eager=True)
+        second = make_engine(config, Path(folder) / "other", longest=80)
+        hf = make_engine(HfConfig(), Path(folder) / "other")
+        greedy = Sampling(temperature=0.0, max_response_tokens=40, stop=STOP)
+        facts = {
+            "closed": closed,
+            "group_left": group_left,
+            "gap": gap(trained, second.generate(PROMPTS, TEMPERATURE, SEEDS), 0.6),
+            "same_greedy_ids": ids(second.generate(PROMPTS, greedy, [[0]] * 3))
+            == ids(hf.generate(PROMPTS, greedy, [[0]] * 3)),
+            "context": second.context,  # type: ignore[attr-defined]
+        }
+        second.close()
+    return facts | {"our_group_is_left": torch.distributed.is_initialized()}
 
 
 def ids(groups: list[list[Completion]]) -> list[list[tuple[int, ...]]]:
@@ -116,11 +176,11 @@ def refusal(call: Any) -> str:
     return ""
 
 
-def move(module: Any) -> None:
-    generator = torch.Generator().manual_seed(0)
+def move(module: Any, *, seed: int = 0, by: float = 0.03) -> None:
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.add_(0.03 * torch.randn(parameter.shape, generator=generator))
+            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from concisecli.config.base import Config, runtime
+
+
+def _no_empty_string(stop: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in stop:
+        raise ValueError("an empty string would end every rollout at its first token")
+    return stop
+
+
+StopStrings = Annotated[tuple[str, ...], AfterValidator(_no_empty_string)]
 
 
 class PromptConfig(Config):
@@ -33,6 +42,12 @@ class SamplingConfig(Config):
     min_p: float = Field(0.0, ge=0, lt=1)
     max_prompt_tokens: int = Field(1024, ge=1)  # longer prompts are left out and counted, never cut
     max_response_tokens: int = Field(3072, ge=1)
+    stop: StopStrings = ()  # strings that end a rollout and stay in its text; LEAD's code: ["</think>"]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt and response together."""
+        return self.max_prompt_tokens + self.max_response_tokens
 
 
 class HfConfig(Config):
@@ -46,7 +61,7 @@ class VllmConfig(Config):
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
     tensor_parallel_size: int = Field(1, ge=1)
     gpu_memory_utilization: float = runtime(0.5, gt=0, le=1)
-    max_model_len: int | None = None
+    max_model_len: int | None = None  # longest sequence; None: what the stage's lengths need
     max_num_seqs: int = Field(256, ge=1)
     enforce_eager: bool = runtime(False)
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from concisecli.config.base import Config, StageConfig, runtime
 from concisecli.config.objective import AdvantageConfig, LossConfig, RewardConfig
-from concisecli.config.rollouts import EngineConfig, GraderConfig, HfConfig, PromptConfig, SamplingConfig
+from concisecli.config.rollouts import EngineConfig, GraderConfig, HfConfig, PromptConfig, SamplingConfig, StopStrings
 from concisecli.config.training import OptimiserConfig
 
 
@@ -73,6 +73,7 @@ class EvalConfig(StageConfig):
     top_p: float = Field(0.95, gt=0, le=1)
     min_p: float = Field(0.0, ge=0, lt=1)
     max_prompt_tokens: int = Field(1024, ge=1)
+    stop: StopStrings = ()  # see `SamplingConfig.stop`
     tie: Literal["first", "expected", "pessimistic"] = "first"  # of Cons@k
     bootstrap: int = Field(1000, ge=0)  # resamples behind each interval
     engine: EngineConfig = HfConfig()

@@ -34,7 +34,7 @@ def run(stage: StageRun) -> StageResult:
     paths = [stage.folder / PARTS / f"{config.chunk_problems}-{n:05d}.json" for n in range(len(chunks))]
     todo = [n for n, path in enumerate(paths) if not path.exists()]
     if todo:
-        engine = make_engine(config.engine, model)
+        engine = make_engine(config.engine, model, longest=config.sampling.longest)
         with (
             GraderPool(config.grader) as grader,
             Monitor(stage.folder, stage=stage.name, total=len(chunks), unit="chunk") as monitor,

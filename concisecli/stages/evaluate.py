@@ -135,7 +135,17 @@ def sampled_before(stage: StageRun) -> list[Path]:
     settings = scores.settings_of(config)
     asked = {role: hashes.of(stage.one(role)) for role in ("model", "problems")} | {
         name: settings[name]
-        for name in ("temperature", "top_p", "min_p", "samples", "seed", "max_prompt_tokens", "engine", "prompt")
+        for name in (
+            "temperature",
+            "top_p",
+            "min_p",
+            "samples",
+            "seed",
+            "max_prompt_tokens",
+            "stop",
+            "engine",
+            "prompt",
+        )
     }
     asked["limit"] = max(config.budgets)
     for path in sorted(stage.folder.parent.glob(f"*/{SAMPLING}")):
@@ -162,9 +172,9 @@ def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Pr
     missing = [i for i in range(collectives.rank(), len(chunks), collectives.world()) if not paths[i].exists()]
     if not missing:
         return
-    sampling = Sampling(config.temperature, config.top_p, config.min_p, max(config.budgets))
+    sampling = Sampling(config.temperature, config.top_p, config.min_p, max(config.budgets), config.stop)
     think_open = opens_think(tokenizer, config.prompt)
-    engine = make_engine(config.engine, model)
+    engine = make_engine(config.engine, model, longest=config.max_prompt_tokens + max(config.budgets))
     for i in progress(missing, what=stage.name, unit="parts"):
         began = time.monotonic()
         sampled = sample_groups(
@@ -184,7 +194,7 @@ def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Pr
         ]
         write_parquet(paths[i], rows)
         _note(stage.folder, "generate", time.monotonic() - began, tokens=sum(row["length"] for row in rows))
-    engine.sleep()
+    engine.close()
 
 
 # --- grading ----------------------------------------------------------------------------------------------------------

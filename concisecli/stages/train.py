@@ -77,8 +77,9 @@ def _update(training: Training, collected: Collected, step: int) -> dict[str, fl
             artifacts.write_jsonl(dump, ({"prompt_ids": r.prompt_ids, "response_ids": r.response_ids} for r in rows))
             raise NonFiniteError(f"{error}; its rows are in {dump}; lower lr, or look at them") from error
     with training.clock.timed("sync"):
-        training.engine.wake()
+        training.engine.wake("weights")
         training.engine.sync_weights(training.backend.named_weights())
+        training.engine.wake("kv_cache")
         _probe(training)
     if "loss" in metrics:  # its value says nothing about progress: near 0 on the first pass whatever is learned
         metrics["surrogate"] = metrics.pop("loss")
@@ -135,7 +136,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     checkpoint = checkpoints.latest(stage.folder / "checkpoints", warn=True)
     state = backend.load(checkpoint) if checkpoint else {"step": 0, "cursor": 0, "offsets": {}, "best": None}
     _forget_after(stage.folder, state["step"])
-    engine = make_engine(config.engine, model, module=backend.module)
+    engine = make_engine(config.engine, model, module=backend.module, longest=config.sampling.longest)
     if checkpoint:
         engine.sync_weights(backend.named_weights())
     think_open = prompts.opens_think(tokenizer, config.prompt)
