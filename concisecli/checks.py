@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,6 +194,7 @@ def setting_faults(pipeline: Pipeline, spec: StageSpec) -> Found:
             stage = getattr(config, name)
             if stage is not None and (stage not in pipeline.stages or pipeline.stages[stage].uses != "eval"):
                 yield "error", name, f"stage '{spec.name}': {name} names an eval stage, and '{stage}' is none"
+    yield from custom_faults(spec)
     yield from length_faults(pipeline, spec)
 
 
@@ -228,9 +230,17 @@ def train_faults(spec: StageSpec, config: TrainConfig) -> Found:
     yield from length_reward_faults(name, config)
 
 
+STANDS_ON = {"shorterbetter": ("correct", 2.0), "cosine": ("wrong", -1.0)}  # the base reward of their authors
+
+
 def length_reward_faults(name: str, config: TrainConfig) -> Found:
-    """L-GRPO's rewards differ by lam times the difference in tokens: what is left of it in the advantage?"""
+    """What a length reward needs. L-GRPO's differ by lam times the tokens: what is left of that in the advantage?"""
     reward, advantage = config.reward, config.advantage
+    if reward.length in ("l1-exact", "l1-max", "thinkprune") and not reward.target_tokens:
+        yield "error", "reward.length", f"{name}: length {reward.length} needs reward.target_tokens, a number of tokens"
+    field, value = STANDS_ON.get(reward.length, ("", 0.0))
+    if field and getattr(reward, field) != value:
+        yield "warning", "reward.length", f"{name}: length {reward.length} was published with reward.{field}: {value:g}"
     if reward.length != "remaining":
         return
     spread = reward.lam * config.sampling.max_response_tokens / 10
@@ -248,6 +258,35 @@ def length_reward_faults(name: str, config: TrainConfig) -> Found:
             f"{name}: std_eps {advantage.std_eps:g} is not small against the spread of the length rewards (about "
             f"{spread:.1e}) and damps them; lower std_eps or raise lam",
         )
+
+
+def custom_functions(config: Any) -> dict[str, str]:
+    """The user's own functions that a config names: setting -> "module:function"."""
+    parts = ((part, getattr(config, part, None)) for part in ("grader", "reward"))
+    return {f"{part}.custom": found.custom for part, found in parts if found is not None and found.custom}
+
+
+def module_file(function: str) -> Path | None:
+    """The file of the module that "module:function" names, without running it; None where there is none."""
+    try:
+        spec = importlib.util.find_spec(function.partition(":")[0])
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin and Path(spec.origin).is_file() else None
+
+
+def custom_faults(spec: StageSpec) -> Found:
+    for setting, function in custom_functions(spec.config).items():
+        module, _, name = function.partition(":")
+        if not module or not name:
+            yield "error", setting, f"stage '{spec.name}': {setting} must be module:function, not '{function}'"
+        elif module_file(function) is None:
+            yield (
+                "error",
+                setting,
+                f"stage '{spec.name}': {setting}: there is no module '{module}' here or on PYTHONPATH; put "
+                f"{module.replace('.', '/')}.py into the folder that concise is called in",
+            )
 
 
 def sft_faults(spec: StageSpec, config: SftConfig) -> Found:

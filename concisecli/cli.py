@@ -6,6 +6,7 @@ their body, so that `concise --help` is quick.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from typing import Annotated, Any
@@ -85,6 +86,8 @@ app.command()(tools.score)
 def main() -> None:
     """The only place that turns an error into an exit code: what the user can mend is one line, a bug keeps its
     traceback."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where the user's own rewards and checks lie
     try:
         app(prog_name="concise")
     except KeyboardInterrupt:  # outside of any command

@@ -8,6 +8,7 @@ from typing import Any
 
 from concisecli import collectives, groups
 from concisecli.config import TrainConfig
+from concisecli.custom_rewards import custom_rewards
 from concisecli.grader.grading import GraderPool
 from concisecli.groups import GroupSummary, ScoredGroup
 from concisecli.monitor import Stopwatch
@@ -70,7 +71,11 @@ class Collector:
             )
         with self.clock.timed("grade"):
             graded = groups.grade(self.grader, sampled, think_open=self.think_open, policy_step=step)
-        return [groups.score(first_place + i, group, self.config) for i, group in zip(places, graded, strict=True)]
+            custom = custom_rewards(self.grader, self.config, graded)
+        return [
+            groups.score(first_place + i, group, self.config, added)
+            for i, group, added in zip(places, graded, custom, strict=True)
+        ]
 
 
 def _decide(config: TrainConfig, chosen: set[int], step: int) -> set[int]:

@@ -72,9 +72,9 @@ def grade(grader: GraderPool, sampled: Sequence[SampledGroup], *, think_open: bo
     ]
 
 
-def score(place: int, group: Group, config: TrainConfig) -> ScoredGroup:
-    """The group's rewards, its advantages, and whether it may train."""
-    reward = rewards.score_group(group, config.reward, config.sampling.max_response_tokens)
+def score(place: int, group: Group, config: TrainConfig, custom: Floats | None = None) -> ScoredGroup:
+    """The group's rewards, its advantages, and whether it may train; `custom` as in `rewards.score_group`."""
+    reward = rewards.score_group(group, config.reward, config.sampling.max_response_tokens, custom)
     return ScoredGroup(
         place,
         group,

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from concisecli import checkpoints
 from concisecli.artifacts import canonical_json, unwritable
-from concisecli.checks import check_pipeline, order, upstream
+from concisecli.checks import check_pipeline, custom_functions, module_file, order, upstream
 from concisecli.chosen_stages import EVERYTHING, Selection, select
 from concisecli.config import ChainsSource, DataConfig, NewModel, Pipeline, StageSpec
 from concisecli.explain import difference, flat
@@ -365,11 +365,12 @@ def origins_of(spec: StageSpec, origins: Mapping[str, str]) -> dict[str, str]:
 
 def named_files(config: BaseModel) -> dict[str, Path]:
     """Local files whose content belongs to the key of a stage with this config."""
+    own = {name: file for name, function in custom_functions(config).items() if (file := module_file(function))}
     if not isinstance(config, DataConfig) or all(isinstance(s, ChainsSource) for s in config.sources.values()):
-        return {}
+        return own
     from concisecli.building.recipes import key_files
 
-    return key_files(config)
+    return own | key_files(config)
 
 
 def set_threads(threads: int) -> None:

@@ -125,13 +125,14 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class RewardBreakdown:
     """[G] each: `accuracy` the base value, `length` the bonus on top, `repeated` rows replaced for repetition,
-    `usable` rows that may train, `total` what is trained on."""
+    `usable` rows that may train, `total` what is trained on, `custom` what the user's own function added to it."""
 
     accuracy: Floats
     length: Floats
     repeated: Bools
     usable: Bools
     total: Floats
+    custom: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)

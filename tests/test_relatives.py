@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concisecli.algo.relatives import cosine_bonus, kimi_bonus, shortest_bonus, sigmoid_bonus, target_bonus
+from concisecli.algo.relatives import (
+    at_most_bonus,
+    cosine_bonus,
+    kimi_bonus,
+    limit_bonus,
+    relative_of,
+    shortest_bonus,
+    sigmoid_bonus,
+    target_bonus,
+)
+from concisecli.algo.rewards import length_bonus
+from concisecli.config import RewardConfig
 
 
 def close(got: object, expected: object) -> None:
@@ -32,6 +43,36 @@ def test_the_sigmoid_reward_of_arora_and_zanette() -> None:
 
 def test_l1_exact_rewards_the_distance_to_a_target() -> None:
     close(1 + target_bonus([2000, 1500, 3000, 6000], [True] * 4, target=2000), [1, 0.85, 0.7, -0.2])
+
+
+def test_l1_max_pays_half_at_the_target_and_nothing_far_beyond() -> None:
+    worth = 1 + at_most_bonus([1000, 1500, 1750, 2000, 2250, 2600], [True] * 6, target=2000)
+    close(worth, [1, 1, 0.75, 0.5, 0.25, 0])
+    assert at_most_bonus([9000], [False], target=2000).tolist() == [0]
+
+
+def test_thinkprune_takes_back_what_was_right_beyond_the_limit() -> None:
+    close(1 + limit_bonus([2999, 3000, 3001], [True] * 3, limit=3000), [1, 1, 0])
+    assert limit_bonus([5000], [False], limit=3000).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("cfg", "expected"),
+    [
+        (RewardConfig(length="kimi"), [0.5, 0.0, -0.5]),
+        (RewardConfig(length="kimi", length_weight=0.4), [0.2, 0.0, -0.2]),
+        (RewardConfig(length="l1-exact", target_tokens=200), [-0.03, 0.0, -0.03]),
+        (RewardConfig(length="l1-max", target_tokens=200), [-0.4, -0.5, 0.0]),
+        (RewardConfig(length="shorterbetter", correct=2), [0.0, -0.1, -0.2]),
+        (RewardConfig(length="cosine", wrong=-1), [-0.125, -0.375, 0.5]),
+        (RewardConfig(length="arora-zanette", length_weight=0), [0.0, 0.0, 0.0]),
+        (RewardConfig(length="thinkprune", target_tokens=150), [0.0, -1.0, 0.0]),
+    ],
+)
+def test_each_is_one_word_in_the_settings(cfg: RewardConfig, expected: list[float]) -> None:
+    lengths, correct = np.array([100.0, 200.0, 300.0]), np.array([True, True, False])
+    close(relative_of(lengths, correct, cfg, budget=300), expected)
+    close(length_bonus(lengths, correct, cfg, budget=300), expected)
 
 
 def test_shorter_better_measures_from_the_shortest_correct_rollout() -> None:

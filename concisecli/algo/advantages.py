@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from concisecli.algo.rewards import mean_and_std
+from concisecli.algo.moments import mean_and_std
 from concisecli.config import AdvantageConfig, LogisticDifficulty, StdKind, StepDifficulty
 from concisecli.records import Bools, Floats
 

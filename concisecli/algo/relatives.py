@@ -9,9 +9,40 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from concisecli.algo.rewards import mean_and_std
-from concisecli.config import StdKind
+from concisecli.algo.moments import mean_and_std
+from concisecli.config import RewardConfig, StdKind
 from concisecli.records import Bools, Floats
+
+WEIGHTS = {  # `length_weight` where it is unset: what each one's authors used
+    "kimi": 1.0,
+    "l1-exact": 3e-4,
+    "l1-max": 2e-3,
+    "shorterbetter": 1e-3,
+    "cosine": 0.5,
+    "arora-zanette": 0.1,
+}
+
+
+def relative_of(lengths: Floats, correct: Bools, cfg: RewardConfig, budget: int) -> Floats:
+    """[G] the bonus that `cfg.length` names, for the names in this module."""
+    weight = cfg.length_weight if cfg.length_weight is not None else WEIGHTS.get(cfg.length, 0.0)
+    match cfg.length:
+        case "kimi":
+            return weight * kimi_bonus(lengths, correct)
+        case "l1-exact":
+            return target_bonus(lengths, correct, target=cfg.target_tokens, weight=weight)
+        case "l1-max":
+            return at_most_bonus(lengths, correct, target=cfg.target_tokens, weight=weight)
+        case "shorterbetter":
+            return shortest_bonus(lengths, correct, weight=weight)
+        case "cosine":
+            return cosine_bonus(lengths, correct, budget=budget, depth=weight)
+        case "arora-zanette":
+            return sigmoid_bonus(lengths, correct, weight=weight)
+        case "thinkprune":
+            return limit_bonus(lengths, correct, limit=cfg.target_tokens, correct_reward=cfg.correct)
+        case _:
+            raise ValueError(f"{cfg.length} is no length reward of related work")
 
 
 def kimi_bonus(lengths: ArrayLike, correct: ArrayLike) -> Floats:
@@ -41,6 +72,22 @@ def target_bonus(lengths: ArrayLike, correct: ArrayLike, *, target: float, weigh
     """-weight * |length - target|, right or wrong: a length to hit, not to undercut. L1-Exact (arXiv 2503.04697)."""
     length, _ = _columns(lengths, correct)
     return -weight * np.abs(length - target)
+
+
+def at_most_bonus(lengths: ArrayLike, correct: ArrayLike, *, target: float, weight: float = 2e-3) -> Floats:
+    """Makes a correct rollout worth (clip(weight (target - length), -1, 1) + 1) / 2, so half at the target and less
+    beyond; wrong ones are left. L1-Max as in its code (https://github.com/cmu-l3/l1); the paper's slope is twice it.
+    """
+    length, right = _columns(lengths, correct)
+    worth = (np.clip(weight * (target - length), -1.0, 1.0) + 1) / 2
+    return np.where(right, worth - 1, 0.0)
+
+
+def limit_bonus(lengths: ArrayLike, correct: ArrayLike, *, limit: float, correct_reward: float = 1.0) -> Floats:
+    """Takes a correct rollout's reward away beyond `limit` tokens; the limit is lowered from one stage to the next.
+    ThinkPrune (arXiv 2504.01296), which cuts the rollout there: the same reward, with lengths still to be seen."""
+    length, right = _columns(lengths, correct)
+    return np.where(right & (length > limit), -correct_reward, 0.0)
 
 
 def shortest_bonus(lengths: ArrayLike, correct: ArrayLike, *, weight: float = 1e-3) -> Floats:

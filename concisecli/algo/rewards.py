@@ -7,19 +7,21 @@ by the settings. Sources: ConciseR (arXiv 2505.21178), GRPO-LEAD (arXiv 2504.096
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from concisecli.algo.moments import mean_and_std
+from concisecli.algo.relatives import relative_of
 from concisecli.algo.repetition import is_repetitive
 from concisecli.config import RewardConfig, StdKind
 from concisecli.records import Bools, Floats, Group, Outcome, RewardBreakdown
 
 
-def score_group(group: Group, cfg: RewardConfig, budget: int) -> RewardBreakdown:
-    """The rewards of a group sampled with at most `budget` response tokens."""
+def score_group(group: Group, cfg: RewardConfig, budget: int, custom: Floats | None = None) -> RewardBreakdown:
+    """The rewards of a group sampled with at most `budget` response tokens. `custom` [G] is what `reward.custom` said
+    of it; NaN for a rollout of which it said nothing."""
     return score_rollouts(
         [verdict.outcome for verdict in group.verdicts],
         group.lengths,
@@ -27,6 +29,7 @@ def score_group(group: Group, cfg: RewardConfig, budget: int) -> RewardBreakdown
         [f"{group.problem.prompt} {completion.text}" for completion in group.completions],
         cfg,
         budget,
+        custom,
     )
 
 
@@ -37,15 +40,19 @@ def score_rollouts(
     texts: Sequence[str],
     cfg: RewardConfig,
     budget: int,
+    custom: Floats | None = None,
 ) -> RewardBreakdown:
     """The same from bare columns, [G] each. `texts` (prompt and response) are read for repetition only.
 
     A rollout the grader found correct is correct even if it was cut off. Rollouts without a verdict (`error`; `timeout`
-    with on_timeout: leave-out) are as if they had not been sampled: not usable, and no part of any length statistic.
-    Truncated rollouts under overlong: mask do not train either, but were judged and count as attempts that failed.
+    with on_timeout: leave-out; a NaN in `custom`) are as if they had not been sampled: not usable, and no part of any
+    length statistic. Truncated rollouts under overlong: mask do not train either, but were judged and count as attempts
+    that failed.
     """
     length, done = np.asarray(lengths, dtype=np.float64), np.asarray(finished, dtype=bool)
     judged = np.array([_is_judged(outcome, cfg) for outcome in outcomes], dtype=bool)
+    if custom is not None:
+        judged &= np.isfinite(custom)
     correct = np.array([outcome == "match" for outcome in outcomes], dtype=bool)
 
     accuracy = base_rewards(outcomes, done, cfg)
@@ -58,11 +65,15 @@ def score_rollouts(
         )
     bonus[repeated | ~judged] = 0.0
     total = accuracy + bonus
+    if custom is not None:
+        total[judged] += custom[judged]
     if cfg.repetition is not None:
         total[repeated] = cfg.repetition
 
     usable = judged & (done | (cfg.overlong != "mask"))
-    return RewardBreakdown(accuracy=accuracy, length=bonus, repeated=repeated, usable=usable, total=total)
+    return RewardBreakdown(
+        accuracy=accuracy, length=bonus, repeated=repeated, usable=usable, total=total, custom=custom
+    )
 
 
 def base_rewards(outcomes: Sequence[Outcome], finished: Bools, cfg: RewardConfig) -> Floats:
@@ -88,7 +99,9 @@ def length_bonus(lengths: Floats, correct: Bools, cfg: RewardConfig, budget: int
         return remaining_bonus(lengths, correct, lam=cfg.lam, budget=budget)
     if cfg.length == "relative":
         return relative_bonus(lengths, relative_weight=cfg.relative_weight)
-    return np.zeros(len(lengths))
+    if cfg.length in ("off", "zscore"):
+        return np.zeros(len(lengths))
+    return relative_of(lengths, correct, cfg, budget)
 
 
 def zscore_bonus(
@@ -142,16 +155,6 @@ def soft_overlong(lengths: ArrayLike, *, budget: int, overlong_window: int, over
     """[G] 0 up to budget - overlong_window tokens, falling to -overlong_factor at the budget and beyond (DAPO)."""
     over = np.asarray(lengths, dtype=np.float64) - (budget - overlong_window)
     return -overlong_factor * np.clip(over / max(overlong_window, 1), 0.0, 1.0)
-
-
-def mean_and_std(values: NDArray[np.float64], std: StdKind) -> tuple[float, float]:
-    """Mean and standard deviation in two passes of exact sums, so that the order of the values changes nothing.
-
-    sample: n - 1 in the denominator, as torch.std and verl have it; population: n. Needs two values for `sample`.
-    """
-    mean = math.fsum(values) / len(values)
-    squares = math.fsum((float(value) - mean) ** 2 for value in values)
-    return mean, math.sqrt(squares / (len(values) - (std == "sample")))
 
 
 def _is_judged(outcome: Outcome, cfg: RewardConfig) -> bool:

@@ -11,6 +11,22 @@ from concisecli.config.base import Config
 StdKind = Literal["sample", "population"]
 
 
+# Off | LEAD | L-GRPO | ConciseR's failed design | related work, in algo/relatives.
+LengthReward = Literal[
+    "off",
+    "zscore",
+    "remaining",
+    "relative",
+    "kimi",
+    "l1-exact",
+    "l1-max",
+    "cosine",
+    "shorterbetter",
+    "arora-zanette",
+    "thinkprune",
+]
+
+
 class RewardConfig(Config):
     """What one rollout earns. Sources: ConciseR (arXiv 2505.21178), GRPO-LEAD (arXiv 2504.09696)."""
 
@@ -23,10 +39,13 @@ class RewardConfig(Config):
     overlong_window: int = Field(0, ge=0)  # soft: tokens before the limit in which the penalty grows
     overlong_factor: float = Field(1.0, ge=0)  # soft: the penalty at the limit
 
-    length: Literal["off", "zscore", "remaining", "relative"] = "off"  # LEAD | L-GRPO | ConciseR's failed design
+    custom: str | None = None  # "module:function": one group -> a number for each rollout, added to its reward
+    length: LengthReward = "off"
     alpha: float = Field(0.05, ge=0)  # zscore: LEAD's length decay
     lam: float = Field(2e-6, ge=0)  # remaining: reward per token left, once every rollout is correct
     relative_weight: float = Field(0.5, ge=0)  # relative: bonus of the shortest rollout of the group over the longest
+    length_weight: float | None = Field(None, ge=0)  # of the length rewards of related work; None: their authors'
+    target_tokens: int = Field(0, ge=0)  # l1-exact, l1-max: the length aimed at; thinkprune: the limit
     std: StdKind = "sample"  # of the lengths in zscore
     std_eps: float = Field(1e-6, ge=0)
     length_gate_tokens: int = Field(0, ge=0)  # zscore: off while the 3 shortest average this or less; LEAD's code: 4000

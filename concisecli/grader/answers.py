@@ -112,17 +112,18 @@ def equivalent(a: str, b: str) -> bool:
 
 
 @lru_cache(maxsize=32)
-def load_custom(name: str) -> Callable[[str, Any], Any]:
-    """The user's own check, `module:function` called with (response, gold)."""
+def load_custom(name: str, setting: str = "grader.custom") -> Callable[..., Any]:
+    """The user's own function, `module:function`: for `grader.custom` a check called with (response, gold), for
+    `reward.custom` a reward called with one group. Raises UsageError where it does not load."""
     module, _, function = name.partition(":")
     if not module or not function:
-        raise UsageError(f"grader.custom must be module:function, not {name!r}")
+        raise UsageError(f"{setting} must be module:function, not {name!r}")
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"grader.custom {name!r} cannot be loaded: {error}") from error
+        raise UsageError(f"{setting} {name!r} cannot be loaded: {error}") from error
     if not callable(found):
-        raise UsageError(f"grader.custom {name!r} is not a function")
+        raise UsageError(f"{setting} {name!r} is not a function")
     return found  # type: ignore[no-any-return]
 
 

@@ -28,7 +28,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,7 @@ class _Processes:
     """The nursery and its workers, as the parent sees them."""
 
     config: GraderConfig
+    reward: str | None = None
     owner: int = field(default_factory=os.getpid)
     workers: list[_Worker] = field(default_factory=list)
     nursery: subprocess.Popen[bytes] | None = None
@@ -109,6 +110,7 @@ class _Processes:
             "socket": theirs.fileno(),
             "memory_mb": self.config.memory_mb,
             "custom": self.config.custom,
+            "reward": self.reward,
             "parent": os.getpid(),
         }
         code = (
@@ -176,21 +178,24 @@ class _Processes:
 
 
 class GraderPool:
-    """A context manager around worker processes, which start when the first question needs one.
+    """A context manager around worker processes, which start when the first question needs one. `reward` names the
+    function that `rewards` will be asked for, so that its module is loaded off the clock.
 
     `counts` adds up all verdicts by outcome; their sum is always the number of items graded."""
 
-    def __init__(self, config: GraderConfig) -> None:
+    def __init__(self, config: GraderConfig, reward: str | None = None) -> None:
         self.config = config
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self.first_traceback = ""
         self._size = config.workers or _cores()
-        self._processes = _Processes(config)
+        self._processes = _Processes(config, reward)
         self._memo: dict[Any, Reply] = {}
         self._lock = threading.RLock()
         weakref.finalize(self, self._processes.end_all)
         if config.custom:
             answers.load_custom(config.custom)  # a name that does not load is a usage error, found at once
+        if reward:
+            answers.load_custom(reward, "reward.custom")
 
     def __enter__(self) -> GraderPool:
         return self
@@ -262,6 +267,12 @@ class GraderPool:
                     clusters[problem][i] = known[problem][spelling]
         return clusters
 
+    def rewards(self, name: str, groups: Sequence[Mapping[str, Any]]) -> list[Reply]:
+        """What the user's function `name` ("module:function") makes of each group, under the same deadline and memory
+        limit as a verdict: a reply's rule is a JSON list of numbers where its outcome is `match`."""
+        with self._lock:
+            return self._ask([("reward", name, group) for group in groups])
+
     # --- from items to questions --------------------------------------------------------------------------------------
 
     def _grade(self, items: Sequence[GradeItem]) -> list[Timed]:
@@ -310,7 +321,7 @@ class GraderPool:
         """Replies in order. Questions answered before come from the memo; timeouts and errors are not kept, since they
         may be the machine's."""
         replies: list[Reply | None] = [None] * len(tasks)
-        marks = [None if task[0] == "custom" else _mark(task) for task in tasks]
+        marks = [None if task[0] in ("custom", "reward") else _mark(task) for task in tasks]
         waiting = []
         for i, mark in enumerate(marks):
             if mark is not None and mark in self._memo:

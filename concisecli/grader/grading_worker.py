@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import pickle
 import select
@@ -24,7 +25,8 @@ from typing import Any
 
 from concisecli.grader import answers, second_reader
 
-Task = tuple[Any, ...]  # ("judge", answer, gold, gold_list) | ("custom", name, response, gold) | ("equivalent", a, b)
+# ("judge", answer, gold, gold_list) | ("custom", name, response, gold) | ("equivalent", a, b) | ("reward", name, group)
+Task = tuple[Any, ...]
 Reply = tuple[str, str, float, str]  # outcome, rule, seconds, traceback
 
 COMMAND = struct.Struct(
@@ -44,7 +46,7 @@ def nursery(settings: dict[str, Any]) -> None:
     line = socket.socket(fileno=settings["socket"])
     children: set[int] = set()
     try:
-        _load(settings["custom"])
+        _load(settings["custom"], settings["reward"])
         while True:
             while not select.select([line], [], [], 1.0)[0]:
                 if os.getppid() != settings["parent"]:
@@ -88,12 +90,12 @@ def _end(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _load(custom: str | None) -> None:
+def _load(custom: str | None, reward: str | None) -> None:
     """What every worker needs."""
-    if custom:
+    for name in filter(None, (custom, reward)):
         with contextlib.suppress(Exception):  # a worker meets the same error again and reports it
-            answers.load_custom(custom)
-    else:
+            answers.load_custom(name)
+    if not custom:
         answers.judge("\\sqrt{2}x", "\\frac{2x}{\\sqrt{2}}")
 
 
@@ -168,6 +170,8 @@ def answer(task: Task) -> Reply:
             outcome, rule = verdict.outcome, verdict.rule
         elif task[0] == "equivalent":
             outcome, rule = ("match" if answers.equivalent(task[1], task[2]) else "mismatch"), "equivalent"
+        elif task[0] == "reward":
+            outcome, rule = "match", json.dumps([float(v) for v in answers.load_custom(task[1])(task[2])])
         else:
             verdict = answers.custom_verdict(answers.load_custom(task[1]), task[2], task[3])
             outcome, rule = verdict.outcome, verdict.rule or "custom"

@@ -23,7 +23,9 @@ from concisecli.algo import advantages, group_filters
 from concisecli.algo.rewards import score_rollouts
 from concisecli.artifacts import json_line, json_object
 from concisecli.config import TrainConfig
-from concisecli.records import ConciseError, Outcome
+from concisecli.custom_rewards import rewards_of
+from concisecli.grader.grading import GraderPool
+from concisecli.records import ConciseError, Floats, Outcome
 
 NEEDED = "every row needs group, id, length (tokens of the response) and correct"
 
@@ -66,15 +68,53 @@ def score_rows(
     named = places or [f"row {number}" for number in range(1, len(given) + 1)]
     attempts = [_attempt(row, place, config, budget) for row, place in zip(given, named, strict=True)]
     earned: list[dict[str, Any]] = [{} for _ in given]
-    for members in _groups(attempts).values():
-        parts = _score_group([attempts[index] for index in members], config, budget)
+    groups = list(_groups(attempts).values())
+    custom = _custom(given, attempts, groups, config, budget)
+    for members, added in zip(groups, custom, strict=True):
+        parts = _score_group([attempts[index] for index in members], config, budget, added)
         for index, part in zip(members, parts, strict=True):
             earned[index] = part
     for row, part in zip(given, earned, strict=True):
         yield {**row, **part}
 
 
-def _score_group(group: Sequence[Attempt], config: TrainConfig, budget: int) -> list[dict[str, Any]]:
+def _custom(
+    rows: Sequence[Mapping[str, Any]],
+    attempts: Sequence[Attempt],
+    groups: Sequence[Sequence[int]],
+    config: TrainConfig,
+    budget: int,
+) -> Sequence[Floats | None]:
+    """What `reward.custom` adds in each group: it is given what the rows hold."""
+    name = config.reward.custom
+    if name is None:
+        return [None] * len(groups)
+    given = [
+        {
+            "problem_id": str(attempts[members[0]].group),
+            "problem": rows[members[0]].get("prompt", rows[members[0]].get("problem")),
+            "gold": rows[members[0]].get("gold", rows[members[0]].get("answer")),
+            "budget": budget,
+            "rollouts": [
+                {
+                    "text": rows[i].get("text", rows[i].get("response", "")),
+                    "length": attempts[i].length,
+                    "finished": attempts[i].finished,
+                    "outcome": attempts[i].outcome,
+                    "correct": attempts[i].outcome == "match",
+                }
+                for i in members
+            ],
+        }
+        for members in groups
+    ]
+    with GraderPool(config.grader, name) as pool:
+        return rewards_of(pool, name, given, config.grader.max_error_share)
+
+
+def _score_group(
+    group: Sequence[Attempt], config: TrainConfig, budget: int, custom: Floats | None
+) -> list[dict[str, Any]]:
     reward = score_rollouts(
         [attempt.outcome for attempt in group],
         [attempt.length for attempt in group],
@@ -82,6 +122,7 @@ def _score_group(group: Sequence[Attempt], config: TrainConfig, budget: int) -> 
         [attempt.text or "" for attempt in group],
         config.reward,
         budget,
+        custom,
     )
     rule = config.advantage.difficulty
     correct = np.array([attempt.outcome == "match" for attempt in group], dtype=bool)
@@ -94,6 +135,7 @@ def _score_group(group: Sequence[Attempt], config: TrainConfig, budget: int) -> 
         {
             "accuracy": _number(reward.accuracy[index]),
             "length_bonus": _number(reward.length[index]),
+            **({} if custom is None else {"custom": _number(custom[index])}),
             "repeated": bool(reward.repeated[index]),
             "usable": bool(reward.usable[index]),
             "reward": _number(reward.total[index]),

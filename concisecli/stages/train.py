@@ -140,7 +140,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     if checkpoint:
         engine.sync_weights(backend.named_weights())
     think_open = prompts.opens_think(tokenizer, config.prompt)
-    grader = stack.enter_context(GraderPool(config.grader))
+    grader = stack.enter_context(GraderPool(config.grader, config.reward.custom))
     most_problems = config.batch_problems * (1 + config.refill_rounds)
     order = EpochOrder(len(problems), config.seed, window=most_problems, cursor=state["cursor"])
     clock = Stopwatch()
