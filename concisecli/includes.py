@@ -1,10 +1,15 @@
-"""`include:` in a pipeline file: other files first, left to right, then what the file says itself."""
+"""`include:` and `like:` in a pipeline file: text from other files, and a stage that differs from another in a line.
+
+Included files come first, left to right, then what the file says itself.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from concisecli.did_you_mean import nearest
 from concisecli.marked import Marked, merge, read_yaml
 from concisecli.records import UsageError
 
@@ -39,3 +44,30 @@ def without_taken_out(tree: Marked) -> Marked:
         return tree
     left = {name: stage for name, stage in stages.value.items() if stage.value is not None}
     return tree.with_value(("stages",), Marked(left, stages.origin, stages.base))
+
+
+def spelled_out(pipeline: Marked) -> Marked:
+    """The tree with every `like: STAGE` replaced by what that stage says, under what stands beside it.
+
+    Raises UsageError for a stage that is not there and for stages that are like each other.
+    """
+    stages = pipeline.value.get("stages") if pipeline.is_mapping else None
+    if stages is None or not stages.is_mapping:
+        return pipeline
+    made = {name: whole(name, stages.value, ()) for name in stages.value}
+    return pipeline.with_value(("stages",), Marked(made, stages.origin, stages.base))
+
+
+def whole(name: str, stages: Mapping[str, Marked], above: tuple[str, ...]) -> Marked:
+    stage = stages[name]
+    if not stage.is_mapping or "like" not in stage.value:
+        return stage
+    like = stage.value["like"]
+    if like.value in (name, *above):
+        raise UsageError(f"{like.origin}: stage '{name}' is like itself, by way of {', '.join((*above, name))}")
+    if not isinstance(like.value, str) or like.value not in stages:
+        near = nearest(str(like.value), stages)
+        hint = f"did you mean '{near}'?" if near else f"the stages are {', '.join(stages)}"
+        raise UsageError(f"{like.origin}: stage '{name}' is like '{like.value}', which is no stage; {hint}")
+    own = Marked({k: v for k, v in stage.value.items() if k != "like"}, stage.origin, stage.base)
+    return merge(whole(like.value, stages, (*above, name)), own)

@@ -17,13 +17,13 @@ from pydantic import BaseModel, ValidationError
 from concisecli.aliases import translated
 from concisecli.config import KINDS, SHARED, Config, NewModel, NewModelConfig, Pipeline, StageSpec
 from concisecli.did_you_mean import model_classes, nearest, suggestion
-from concisecli.includes import read_pipeline
+from concisecli.includes import read_pipeline, spelled_out
 from concisecli.marked import DEFAULT, Marked, merge, parse_value, read_yaml
 from concisecli.records import UsageError
 from concisecli.sweeps import expanded
 
 TOP = ("run", "seed", "threads", "stages", "sweep", "include", *(k for k in SHARED if k != "seed"))
-STAGE_KEYS = ("uses", "config", "inputs")
+STAGE_KEYS = ("uses", "config", "inputs", "like")
 PIPELINE_FILE = "concise.yaml"
 
 
@@ -133,7 +133,7 @@ class Resolver:
             if text.partition("=")[0].partition(".")[0].strip() in (*written, *TOP):
                 tree = self.override(tree, text)
         try:
-            tree = expanded(tree)
+            tree = expanded(spelled_out(tree))
         except UsageError as error:
             self.faults += str(error).splitlines()
         for text in sets:

@@ -62,3 +62,27 @@ def test_what_cannot_be_included_is_one_clear_line(text: str, said: str) -> None
         load_pipeline(Path("p.yaml"))
     (line,) = str(caught.value).splitlines()
     assert line.startswith(said)
+
+
+def test_a_stage_like_another_says_only_what_differs() -> None:
+    text = "include: parts/base.yaml\nstages: {rl2: {like: rl1, config: {reward: {wrong: 0}}}, rl3: {like: rl2, inputs: {model: rl2.model}}}\n"
+    Path("p.yaml").write_text(text)
+    pipeline, origins = load_pipeline_with_origins(Path("p.yaml"), ("rl1.steps=9",))
+    rl3 = pipeline.stages["rl3"]
+    assert (rl3.uses, rl3.config.reward.wrong, rl3.config.reward.alpha, rl3.config.steps) == ("train", 0, 0.1, 9)
+    assert (rl3.inputs["model"], rl3.inputs["problems"]) == ("rl2.model", "d.problems")
+    assert (origins["rl3.reward.wrong"], origins["rl3.reward.alpha"]) == ("p.yaml:2", "parts/base.yaml:4")
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ("{rl2: {like: rl9}}", "p.yaml:2: stage 'rl2' is like 'rl9', which is no stage; did you mean 'rl2'?"),
+        ("{rl2: {like: rl3}, rl3: {like: rl2}}", "p.yaml:2: stage 'rl3' is like itself, by way of rl2, rl3"),
+    ],
+)
+def test_a_stage_like_nothing_is_one_clear_line(stages: str, said: str) -> None:
+    Path("p.yaml").write_text(f"include: parts/base.yaml\nstages: {stages}\n")
+    with pytest.raises(UsageError) as caught:
+        load_pipeline(Path("p.yaml"))
+    assert str(caught.value).splitlines()[0] == said
