@@ -10,14 +10,17 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
+from pydantic import BaseModel
+
 from concisecli.artifacts import json_line, unwritable
 from concisecli.records import ConciseError
+from concisecli.trackers import Tracked, Trackers
 
 Item = TypeVar("Item")
 METRICS = "metrics.jsonl"
@@ -53,7 +56,7 @@ class Monitor:
 
     `offsets`, as `offsets()` gave them for a checkpoint, cut the files back to that checkpoint; without them the
     metrics start anew. `resume_from` is the number of steps done before. `enabled=False` writes and shows nothing
-    (ranks other than the first).
+    (ranks other than the first). `trackers` get every row too, and are told the `config` of the stage.
     """
 
     def __init__(
@@ -66,8 +69,13 @@ class Monitor:
         resume_from: int | None = None,
         offsets: Mapping[str, int] | None = None,
         enabled: bool = True,
+        trackers: Sequence[str] = (),
+        config: BaseModel | None = None,
     ) -> None:
         self.folder, self.enabled = folder, enabled
+        settings = config.model_dump(mode="json") if config is not None else {}
+        self.tracked = Tracked(folder, settings, start=resume_from or 0)
+        self.names, self.trackers = trackers, Trackers((), self.tracked)
         self.line = Line(stage, total, unit, done=resume_from or 0)
         self.offset = (offsets or {}).get(METRICS, 0)
         self.metrics: IO[str] | None = None
@@ -90,6 +98,7 @@ class Monitor:
             )
         self.metrics.truncate(self.offset)
         self.metrics.seek(0, os.SEEK_END)
+        self.trackers = Trackers(self.names, self.tracked)
         self.line.start()
         return self
 
@@ -97,6 +106,7 @@ class Monitor:
         for file in (self.metrics, self.timings):
             if file is not None:
                 file.close()
+        self.trackers.close()
         if self.enabled:
             self.line.stop()
 
@@ -114,6 +124,7 @@ class Monitor:
             self.timings.flush()
         except OSError as error:
             raise unwritable(self.folder / METRICS, error) from error
+        self.trackers.log(step, row)
         self.line.show(step + 1, row)
 
     def offsets(self) -> dict[str, int]:

@@ -142,7 +142,7 @@ def test_algo_knows_numbers_and_settings_only(module: str) -> None:
 
 LIGHT = (
     *(module for module, place in FLOORS.items() if place in (0, 4, 5) and module != "__main__"),
-    *("artifacts", "store", "references", "monitor", "checkpoints", "stages"),
+    *("artifacts", "store", "references", "monitor", "trackers", "checkpoints", "stages"),
     *("algo.rewards", "algo.advantages", "algo.metrics", "algo.repetition"),
     *("building.recipes", "building.arithmetic_chains", "grader.grading", "grader.answers"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,6 +14,9 @@ def runtime(default: Any, **constraints: Any) -> Any:
 
 class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Trackers = tuple[Literal["tensorboard", "wandb", "trackio"], ...]  # where metrics are shown besides metrics.jsonl
 
 
 class StageConfig(Config):

@@ -21,7 +21,8 @@ KINDS: dict[str, type[StageConfig]] = {
     "eval": EvalConfig,
     "report": ReportConfig,
 }
-SHARED = ("seed", "prompt", "grader", "engine", "backend")  # said once at the top, inherited by every stage that has it
+# Said once at the top, inherited by every stage that has it.
+SHARED = ("seed", "prompt", "grader", "engine", "backend", "trackers")
 
 
 class NewModel(Config):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from concisecli.config.base import Config, StageConfig, runtime
+from concisecli.config.base import Config, StageConfig, Trackers, runtime
 from concisecli.config.rollouts import PromptConfig
 
 
@@ -49,5 +49,6 @@ class OptimiserConfig(StageConfig):
     clip_norm: float = Field(1.0, gt=0)
     micro_batch_tokens: int = Field(16384, ge=1)
     save_every: int = runtime(50, ge=1)
+    trackers: Trackers = runtime(())
     backend: BackendConfig = TorchConfig()
     prompt: PromptConfig = PromptConfig()

@@ -30,6 +30,7 @@ from concisecli.records import ConciseError, Problem, StageResult, StageRun, Ver
 from concisecli.reports import attempts, scores
 from concisecli.rollout import Sampling, make_engine, sample_groups
 from concisecli.store import HashCache
+from concisecli.trackers import Tracked, log_once
 
 PART_ROLLOUTS = 2048  # in one part: enough to keep an engine busy, little enough to lose
 PARTS, COMPLETIONS, SCORES, SAMPLING = "completions", "completions.parquet", "scores.json", "sampling.json"
@@ -61,6 +62,8 @@ def run(stage: StageRun) -> StageResult:
     collectives.barrier()
     found = _score(stage.folder, fitting, config, left_out)
     collectives.barrier()
+    if collectives.rank() == 0:
+        log_once(config.trackers, Tracked(stage.folder, config.model_dump(mode="json")), headline(found))
     rows = found["overall"]["rollouts"]
     return StageResult({"completions": COMPLETIONS, "scores": SCORES}, headline(found), {"completions": rows})
 

@@ -49,6 +49,8 @@ def run(stage: StageRun) -> StageResult:
                 resume_from=state["step"],
                 offsets=state["offsets"],
                 enabled=collectives.rank() == 0,
+                trackers=config.trackers,
+                config=config,
             )
         )
         for step in range(state["step"], config.steps):

@@ -163,6 +163,8 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
                 resume_from=state["step"],
                 offsets=state["offsets"],
                 enabled=collectives.rank() == 0,
+                trackers=config.trackers,
+                config=config,
             )
         ),
         validator=validation.make(stage, config, best=state["best"]),
