@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,23 @@ def unwritable(path: Path, error: OSError) -> Exception:
     }
     reason = reasons.get(error.errno or 0)
     return ConciseError(f"cannot write {path}: {reason}") if reason else error
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """A flat folder copied whole or not at all, in the place of what is at `target`."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY}")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(source, temporary)
+        for file in temporary.iterdir():
+            sync_file(file)
+        sync_folder(temporary)
+        if target.exists():
+            shutil.rmtree(target)
+        temporary.rename(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise unwritable(target, error) from error
 
 
 def sync_file(path: Path) -> None:

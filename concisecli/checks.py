@@ -28,13 +28,14 @@ from concisecli.stages import STAGES
 TAKES = {
     "model": ("model", "best"),
     "problems": ("problems",),
-    "validation": ("problems",),
+    "evaluation": ("problems",),
     "extra": ("problems",),
     "pass_rates": ("pass_rates",),
     "scores": ("scores",),
     "metrics": ("metrics",),
 }
-ONE_ONLY = ("model", "validation")
+EVALUATED = ("best", "evaluations")  # what a train stage makes when it evaluates
+ONE_ONLY = ("model",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,13 @@ def reference_faults(
         return
     output = reference.partition(".")[2]
     made = possible_outputs(pipeline.stages[name])
-    if output not in made:
+    if output in EVALUATED and pipeline.stages[name].uses == "train" and output not in made:
+        yield (
+            "error",
+            f"'{reference}': stage '{name}' makes no '{output}' as it evaluates nothing; give it evaluate_every and "
+            f"the input 'evaluation', or use '{name}.model'",
+        )
+    elif output not in made:
         near = nearest(output, made)
         hint = f"did you mean '{name}.{near}'?" if near else f"it makes {', '.join(made)}"
         yield "error", f"'{reference}': stage '{name}' makes no '{output}'; {hint}"
@@ -170,8 +177,8 @@ def possible_outputs(spec: StageSpec) -> tuple[str, ...]:
         absent = set() if "problems" in kinds else {"problems"}
         absent |= set() if kinds - {"problems"} else {"examples"}
         return tuple(o for o in outputs if o not in absent)
-    if isinstance(spec.config, TrainConfig) and not spec.config.validate_every:
-        return tuple(o for o in outputs if o != "best")
+    if isinstance(spec.config, TrainConfig) and not spec.config.evaluate_every:
+        return tuple(o for o in outputs if o not in EVALUATED)
     return outputs
 
 
@@ -207,10 +214,7 @@ def train_faults(spec: StageSpec, config: TrainConfig) -> Found:
             f"{name}: batch_problems {config.batch_problems} cannot be split into updates_per_batch "
             f"{config.updates_per_batch} equal parts",
         )
-    if config.validate_every and "validation" not in spec.inputs:
-        yield "error", "validate_every", f"{name}: validate_every needs the input 'validation'"
-    if "validation" in spec.inputs and not config.validate_every:
-        yield "warning", "inputs.validation", f"{name}: the input 'validation' is unused; set validate_every"
+    yield from evaluation_faults(spec, config)
     if config.warmup_steps > config.steps * config.updates_per_batch * config.epochs:
         yield "error", "warmup_steps", f"{name}: warmup_steps {config.warmup_steps} is more than all optimiser steps"
     if reward.overlong == "soft" and not 0 < reward.overlong_window <= config.sampling.max_response_tokens:
@@ -228,6 +232,23 @@ def train_faults(spec: StageSpec, config: TrainConfig) -> Found:
             f"{name}: top_p or min_p cuts the distribution that the policy is trained on; the papers use neither",
         )
     yield from length_reward_faults(name, config)
+
+
+def evaluation_faults(spec: StageSpec, config: TrainConfig) -> Found:
+    name, given = f"stage '{spec.name}'", bool(references(spec.inputs.get("evaluation", ())))
+    if config.evaluate_every and not given:
+        yield "error", "evaluate_every", f"{name}: evaluate_every needs the input 'evaluation'"
+    if given and not config.evaluate_every:
+        yield "error", "inputs.evaluation", f"{name}: the input 'evaluation' is unused; set evaluate_every"
+    if config.on_alarm == "rollback" and not config.evaluate_every:
+        yield (
+            "error",
+            "on_alarm",
+            f"{name}: on_alarm rollback goes back to the best evaluated weights; set evaluate_every and the input "
+            "'evaluation'",
+        )
+    if config.evaluation.budgets and min(config.evaluation.budgets) < 1:
+        yield "error", "evaluation.budgets", f"{name}: budgets are token counts, at least 1"
 
 
 STANDS_ON = {"shorterbetter": ("correct", 2.0), "cosine": ("wrong", -1.0)}  # the base reward of their authors
@@ -328,6 +349,9 @@ def length_faults(pipeline: Pipeline, spec: StageSpec) -> Found:
             sampling.max_response_tokens,
             "sampling.max_response_tokens",
         )
+        longest = max(config.evaluation.budgets, default=0) if isinstance(config, TrainConfig) else 0
+        if longest > response:
+            response, field = longest, "evaluation.budgets"
     else:
         return
     limit = config.engine.max_model_len if isinstance(config.engine, VllmConfig) else None

@@ -20,6 +20,7 @@ from concisecli.batching import Row
 from concisecli.config import AdvantageConfig, TrainConfig
 from concisecli.grader.grading import GradeItem, GraderPool
 from concisecli.records import Bools, Floats, Group, Ints, PassRate, RewardBreakdown
+from concisecli.reports.attempts import is_answer_only
 from concisecli.rollout import SampledGroup
 
 EMPTY_THINK = re.compile(r"<think>\s*</think>")
@@ -147,6 +148,7 @@ def metrics(groups: Sequence[GroupSummary], chosen: set[int]) -> dict[str, float
         "reward_length": float(np.concatenate([g.reward.length for g in groups]).mean()),
         "repetition": float(np.mean([is_repetitive(text) for text in texts])),
         "empty_think": float(np.mean([bool(EMPTY_THINK.search(text)) for text in texts])),
+        "answer_only": float(np.mean([is_answer_only(text) for text in texts])),
         "groups/sampled": float(len(groups)),
         "groups/trained": float(len(chosen)),
         **{f"groups/{kind}": float(kinds[kind]) for kind in ("all_right", "mixed", "all_wrong")},

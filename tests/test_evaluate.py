@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from concisecli import artifacts, rollout
+from concisecli import artifacts, evaluation, rollout
 from concisecli.config import EvalConfig, GraderConfig, HfConfig, PromptConfig
 from concisecli.policy import load_tokenizer
 from concisecli.records import ConciseError, Problem, StageRun, Verdict
@@ -103,7 +103,7 @@ def test_an_interrupted_run_goes_on_with_equal_bytes(
             raise KeyboardInterrupt
         return sample(engine, tokenizer, some, *args, **more)
 
-    monkeypatch.setattr(evaluate, "sample_groups", stops_at_the_second_part)
+    monkeypatch.setattr(evaluation, "sample_groups", stops_at_the_second_part)
     with pytest.raises(KeyboardInterrupt):
         evaluate.run(run)
     assert not (run.folder / "completions.parquet").exists()
@@ -232,7 +232,7 @@ def test_regrading_needs_no_model_and_says_what_changed(tmp_path: Path, capsys: 
 
 
 def test_a_custom_check_that_names_no_answer_still_leaves_votes() -> None:
-    found = evaluate._extracted(row(0, r"\boxed{7}"), Verdict("match", None, "custom"), config().grader)
+    found = evaluation.extracted(row(0, r"\boxed{7}"), Verdict("match", None, "custom"), config().grader)
     assert found == "7"
 
 

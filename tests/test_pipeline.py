@@ -479,10 +479,10 @@ def test_an_output_edited_by_hand_stops_the_run_and_force_makes_it_anew(place: P
 
 def test_an_output_that_a_stage_did_not_make_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = STAGES["train"]
-    monkeypatch.setitem(STAGES, "train", Stage(stage.entry, stage.inputs, ("validation",), stage.outputs))
+    monkeypatch.setitem(STAGES, "train", Stage(stage.entry, stage.inputs, ("evaluation",), stage.outputs))
     text = TEXT.replace(
         "problems: d.problems}\n    config: {",
-        "problems: d.problems, validation: test.problems}\n    config: {validate_every: 2, ",
+        "problems: d.problems, evaluation: test.problems}\n    config: {evaluate_every: 2, ",
         1,
     )
     write_text(Path("p.yaml"), text.replace("{model: rl1.model, problems: mined", "{model: rl1.best, problems: mined"))

@@ -172,21 +172,6 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step_and_keeps_the_rows(
     assert not (run.folder / "model").exists()
 
 
-def test_the_best_checkpoint_is_kept_by_a_validation_metric(stage, tmp_path):
-    validation = {"validation": (tmp_path / "problems.parquet",)}
-    run = stage("best", inputs=validation, validate_every=2, validate_samples=2, best_by="accuracy_per_token", steps=4)
-    result = train.run(run)
-    assert result.outputs["best"] == "best"
-    metrics = rows(run.folder / "metrics.jsonl")
-    assert [("validation/accuracy" in m) for m in metrics] == [False, True, False, True]
-    policy.load_model(run.folder / "best")
-
-
-def test_asking_for_half_a_validation_is_refused(stage):
-    with pytest.raises(ConciseError, match="has no input 'validation'"):
-        train.run(stage("half", validate_every=2))
-
-
 def test_problems_that_are_too_long_are_left_out_never_cut(stage, capsys):
     settings = {"group_size": 4, "max_response_tokens": 8, "max_prompt_tokens": 8}
     run = stage("short", steps=1, batch_problems=2, sampling=settings)

@@ -31,8 +31,10 @@ from concisecli.config.objective import (
 from concisecli.config.pipeline import KINDS, SHARED, NewModel, Pipeline, Reference, StageSpec
 from concisecli.config.rollouts import EngineConfig, GraderConfig, HfConfig, PromptConfig, SamplingConfig, VllmConfig
 from concisecli.config.stages import (
+    AlarmConfig,
     DistillConfig,
     EvalConfig,
+    HeldOutConfig,
     MineConfig,
     ReportConfig,
     SftConfig,
@@ -47,6 +49,7 @@ __all__ = [
     "SUITES",
     "AdvantageConfig",
     "AgreementConfig",
+    "AlarmConfig",
     "BackendConfig",
     "ChainsSource",
     "CleaningConfig",
@@ -61,6 +64,7 @@ __all__ = [
     "EvalConfig",
     "FileSource",
     "GraderConfig",
+    "HeldOutConfig",
     "HfConfig",
     "HubSource",
     "LogisticDifficulty",

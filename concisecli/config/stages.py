@@ -19,6 +19,31 @@ class SftConfig(OptimiserConfig):
     max_tokens: int = Field(4096, ge=2)
 
 
+class HeldOutConfig(Config):
+    """How the policy is evaluated while it trains; what is not here is as in training."""
+
+    budgets: tuple[int, ...] = ()  # (): sampling.max_response_tokens
+    samples: int = Field(4, ge=1)
+    temperature: float = Field(0.6, ge=0)
+    top_p: float = Field(0.95, gt=0, le=1)
+    min_p: float = Field(0.0, ge=0, lt=1)
+    tie: Literal["first", "expected", "pessimistic"] = "first"
+    bootstrap: int = Field(200, ge=0)
+
+
+class AlarmConfig(Config):
+    """When a warning is due: means over `window` steps against the best window before, or an evaluation against the
+    best one. A change counts when it is larger than its limit here and than `errors` standard errors."""
+
+    window: int = Field(5, ge=1)  # steps
+    errors: float = Field(3.0, ge=0)  # standard errors, of as many independent draws as there are problems
+    accuracy_drop: float = Field(0.05, ge=0, le=1)  # collapse: accuracy falls by this ...
+    length_drop: float = Field(0.1, ge=0, le=1)  # ... while length falls by this share of itself
+    empty_think_rise: float = Field(0.1, ge=0, le=1)  # thoughts without content, or an answer and nothing else
+    repetition_rise: float = Field(0.05, ge=0, le=1)
+    truncation_rise: float = Field(0.1, ge=0, le=1)
+
+
 class TrainConfig(OptimiserConfig):
     stage: int = Field(1, ge=1)
     steps: int = Field(ge=1)
@@ -27,9 +52,14 @@ class TrainConfig(OptimiserConfig):
     epochs: int = Field(1, ge=1)  # passes over a rollout batch
     refill_rounds: int = Field(0, ge=0)  # more rounds of sampling to fill the batch with kept groups; 0: no refill
     refill_at_cap: Literal["partial", "skip", "stop"] = "partial"
-    validate_every: int = Field(0, ge=0)  # needs the input `validation`; 0: off
-    validate_samples: int = Field(4, ge=1)
-    best_by: Literal["pass_at_1", "accuracy_per_token"] = "pass_at_1"
+    evaluate_every: int = Field(0, ge=0)  # steps; needs the input `evaluation`; 0: off
+    evaluation: HeldOutConfig = HeldOutConfig()
+    best_by: Literal["pass_at_1", "accuracy_per_token"] = "pass_at_1"  # which evaluated weights become best/
+    best_on: tuple[str, ...] = ()  # suites that best_by looks at; (): all, each alike
+    alarms: AlarmConfig = AlarmConfig()
+    on_alarm: Literal["warn", "stop", "rollback"] = "warn"  # stop: exit code 1; rollback: model/ is best/
+    weights_every: int = runtime(0, ge=0)  # steps between two weights/step-N, each a model folder; 0: off
+    weights_keep: int = runtime(0, ge=0)  # of them, the newest so many; 0: all
     reward: RewardConfig = RewardConfig()
     advantage: AdvantageConfig = AdvantageConfig()
     loss: LossConfig = LossConfig()

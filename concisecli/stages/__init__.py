@@ -23,8 +23,8 @@ STAGES: dict[str, Stage] = {
     "train": Stage(
         "concisecli.stages.train:run",
         ("model", "problems"),
-        ("validation",),
-        ("model", "best", "pass_rates", "metrics", "rollouts"),
+        ("evaluation",),
+        ("model", "best", "evaluations", "pass_rates", "metrics", "rollouts"),
     ),
     "mine": Stage(
         "concisecli.stages.mine:run", ("problems",), ("model", "pass_rates", "extra"), ("problems", "pass_rates")

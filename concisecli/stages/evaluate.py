@@ -1,41 +1,40 @@
 """`eval`: model + problems -> completions.parquet, scores.json, from one generation pass at the largest budget.
 
-    completions/part-00003.parquet   what was sampled, as it came; an interrupted run goes on behind the last part
+    completions/part-00128.parquet   what was sampled from its 129th problem on, as it came; an interrupted run goes on
     completions.parquet              the same with verdicts, once all parts are there
     sampling.json                    what they were sampled from and how: another grader or budget samples nothing anew
     scores.json                      derived from it; see `scores`
 
-A rollout's seed comes from (seed, problem id, sample index) alone, so neither the order of the problems nor how they
-are cut into parts or shared over ranks changes a byte.
+Ranks share the problems; the parts are whole problems, so a run may go on with another number of ranks.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from concisecli import collectives
+from concisecli import collectives, evaluation
 from concisecli.artifacts import json_line, read_json, read_parquet, read_problems, write_json, write_parquet
 from concisecli.config import EvalConfig, GraderConfig
+from concisecli.evaluation import SAMPLED, Row, fit, in_order
 from concisecli.grader import answers
-from concisecli.grader.extraction import extract
-from concisecli.grader.grading import GradeItem, GraderPool
+from concisecli.grader.grading import GraderPool
 from concisecli.monitor import note, progress
 from concisecli.policy import load_tokenizer
-from concisecli.prompts import opens_think, prompt_ids
-from concisecli.records import ConciseError, Problem, StageResult, StageRun, Verdict
+from concisecli.prompts import opens_think
+from concisecli.records import ConciseError, Problem, StageResult, StageRun
 from concisecli.reports import attempts, scores
-from concisecli.rollout import Sampling, make_engine, sample_groups
+from concisecli.rollout import make_engine
 from concisecli.store import HashCache
 from concisecli.trackers import Tracked, log_once
 
 PART_ROLLOUTS = 2048  # in one part: enough to keep an engine busy, little enough to lose
+T = TypeVar("T")
 PARTS, COMPLETIONS, SCORES, SAMPLING = "completions", "completions.parquet", "scores.json", "sampling.json"
-SAMPLED = ("problem_id", "sample", "length", "text", "finish_reason", "think_open")  # what the engine gave
-Row = dict[str, Any]
 
 
 def run(stage: StageRun) -> StageResult:
@@ -53,7 +52,7 @@ def run(stage: StageRun) -> StageResult:
     tokenizer = load_tokenizer(model)
     fitting, left_out = fit(tokenizer, model, problems, config)
     if not (stage.folder / COMPLETIONS).exists():
-        earlier = sampled_before(stage)
+        earlier = first_decides(lambda: sampled_before(stage))
         if not earlier:
             generate(stage, tokenizer, model, fitting)
         collectives.barrier()
@@ -99,37 +98,6 @@ def headline(found: scores.Scores) -> dict[str, float]:
 # --- sampling ---------------------------------------------------------------------------------------------------------
 
 
-def fit(
-    tokenizer: Any, model: Path, problems: Sequence[Problem], config: EvalConfig
-) -> tuple[list[Problem], list[dict[str, str]]]:
-    """(problems whose prompt is at most max_prompt_tokens long, the others with the reason)."""
-    fitting, left_out, longest = [], [], 0
-    for problem in problems:
-        length = len(prompt_ids(tokenizer, problem.prompt, config.prompt))
-        if length > config.max_prompt_tokens:
-            reason = f"prompt of {length} tokens, more than max_prompt_tokens {config.max_prompt_tokens}"
-            left_out.append({"problem_id": problem.id, "reason": reason})
-        else:
-            longest = max(longest, length)
-            fitting.append(problem)
-    if not fitting:
-        raise ConciseError(f"every prompt is longer than max_prompt_tokens {config.max_prompt_tokens}; raise it")
-    context, budget = context_of(model), max(config.budgets)
-    if context and longest + budget > context:
-        raise ConciseError(
-            f"a budget of {budget} tokens after a prompt of {longest} is more than the {context} positions of {model}; "
-            f"the largest budget it can hold is {context - longest}"
-        )
-    return fitting, left_out
-
-
-def context_of(model: Path) -> int | None:
-    """The longest sequence, in tokens, that the model was made for."""
-    from transformers import AutoConfig
-
-    return getattr(AutoConfig.from_pretrained(model).get_text_config(), "max_position_embeddings", None)
-
-
 def sampled_before(stage: StageRun) -> list[Path]:
     """The completions that another eval of the same run sampled from the same model and problems in the same way, so
     that only verdicts and scores are left to make; none where there is no such. Notes how this stage samples."""
@@ -156,9 +124,14 @@ def sampled_before(stage: StageRun) -> list[Path]:
         if path.parent != stage.folder and found.is_file() and read_json(path) == asked:
             note(f"{stage.name}: the completions of {path.parent.name} are judged anew, nothing is sampled")
             return [found]
-    if collectives.rank() == 0:
-        write_json(stage.folder / SAMPLING, asked)
+    write_json(stage.folder / SAMPLING, asked)
     return []
+
+
+def first_decides(question: Callable[[], T]) -> T:
+    """The first rank's answer, on every rank: files may change between two looks."""
+    answer: T = collectives.gather(question() if collectives.rank() == 0 else None)[0]
+    return answer
 
 
 def parts_of(folder: Path) -> list[Path]:
@@ -166,38 +139,34 @@ def parts_of(folder: Path) -> list[Path]:
 
 
 def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Problem]) -> None:
-    """Sample the parts that are not there yet; this rank's share of them."""
+    """Sample the problems that no part holds yet; this rank's share of them."""
     config: EvalConfig = stage.config
-    size = max(1, PART_ROLLOUTS // config.samples)
-    chunks = [problems[start : start + size] for start in range(0, len(problems), size)]
-    paths = [stage.folder / PARTS / f"part-{i:05}.parquet" for i in range(len(chunks))]
-    # By number, not by what is missing: another rank may write a part while this one is looking.
-    missing = [i for i in range(collectives.rank(), len(chunks), collectives.world()) if not paths[i].exists()]
-    if not missing:
+    parts = share_of(problems, first_decides(lambda: sampled_in(parts_of(stage.folder))), config.samples)
+    if not parts:
         return
-    sampling = Sampling(config.temperature, config.top_p, config.min_p, max(config.budgets), config.stop)
     think_open = opens_think(tokenizer, config.prompt)
     engine = make_engine(config.engine, model, longest=config.max_prompt_tokens + max(config.budgets))
-    for i in progress(missing, what=stage.name, unit="parts"):
+    for place, some in progress(parts, what=stage.name, unit="parts") if collectives.rank() == 0 else parts:
         began = time.monotonic()
-        sampled = sample_groups(
-            engine, tokenizer, chunks[i], sampling, config.prompt, seed=config.seed, step=0, samples=config.samples
-        )
-        rows: list[Row] = [
-            {
-                "problem_id": problem.id,
-                "sample": sample,
-                "length": len(completion.token_ids),
-                "text": completion.text,
-                "finish_reason": completion.finish_reason,
-                "think_open": think_open,
-            }
-            for problem, _, completions in sampled
-            for sample, completion in enumerate(completions)
-        ]
-        write_parquet(paths[i], rows)
+        rows = evaluation.sample(engine, tokenizer, some, config, think_open=think_open)
+        write_parquet(stage.folder / PARTS / f"part-{place:05}.parquet", rows)
         _note(stage.folder, "generate", time.monotonic() - began, tokens=sum(row["length"] for row in rows))
     engine.close()
+
+
+def sampled_in(parts: Iterable[Path]) -> set[str]:
+    """Ids of the problems in the parts that are there."""
+    return {row["problem_id"] for part in parts for row in _read(part)}
+
+
+def share_of(problems: Sequence[Problem], done: set[str], samples: int) -> list[tuple[int, list[Problem]]]:
+    """(place of its first problem, problems) of each part that this rank samples. Parts are small enough that every
+    rank has one."""
+    left = [(place, problem) for place, problem in enumerate(problems) if problem.id not in done]
+    size = max(1, min(PART_ROLLOUTS // samples, math.ceil(len(left) / collectives.world())))
+    parts = [left[start : start + size] for start in range(0, len(left), size)]
+    mine = parts[collectives.rank() :: collectives.world()]
+    return [(part[0][0], [problem for _, problem in part]) for part in mine]
 
 
 # --- grading ----------------------------------------------------------------------------------------------------------
@@ -207,49 +176,15 @@ def grade(folder: Path, parts: Sequence[Path], problems: Sequence[Problem], grad
     """All parts, judged, as completions.parquet; then the folder's own parts are no longer needed."""
     began = time.monotonic()
     rows = [{name: row[name] for name in SAMPLED} for part in parts for row in _read(part)]
-    write_parquet(folder / COMPLETIONS, judge(rows, problems, grader))
+    write_parquet(folder / COMPLETIONS, judge(in_order(rows, problems), problems, grader))
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     _note(folder, "grade", time.monotonic() - began)
 
 
 def judge(rows: Sequence[Row], problems: Sequence[Problem], grader: GraderConfig) -> list[Row]:
-    """The rows with `outcome`, `extracted`, `rule`, `correct` and `cluster`."""
-    gold = {problem.id: problem.gold for problem in problems}
+    """`evaluation.judge` by a pool of its own."""
     with GraderPool(grader) as pool:
-        verdicts = pool.grade([GradeItem(row["text"], gold[row["problem_id"]], row["think_open"]) for row in rows])
-        judged = [
-            row
-            | {
-                "outcome": verdict.outcome,
-                "extracted": _extracted(row, verdict, grader),
-                "rule": verdict.rule,
-                "correct": attempts.is_correct(verdict.outcome, row["finish_reason"]),
-            }
-            for row, verdict in zip(rows, verdicts, strict=True)
-        ]
-        places = iter(_clusters(judged, pool))
-    return [row | {"cluster": next(places)} for row in judged]
-
-
-def _extracted(row: Row, verdict: Verdict, grader: GraderConfig) -> str | None:
-    """The answer that the verdict is about; a custom check names none, so it is looked for."""
-    if not grader.custom:
-        return verdict.extracted
-    found = extract(row["text"], profile=grader.profile, think_open=row["think_open"])
-    return found.text if found else None
-
-
-def _clusters(rows: Sequence[Row], pool: GraderPool) -> list[int]:
-    """[rows] the same number for equivalent answers of one problem, ABSTAINS for rows without a vote."""
-    places: dict[str, list[int]] = {}
-    for i in sorted(range(len(rows)), key=lambda i: rows[i]["sample"]):
-        places.setdefault(rows[i]["problem_id"], []).append(i)
-    given = [[rows[i]["extracted"] if attempts.votes(rows[i]) else None for i in at] for at in places.values()]
-    found = [attempts.ABSTAINS] * len(rows)
-    for at, numbers in zip(places.values(), pool.cluster(given), strict=True):
-        for i, number in zip(at, numbers, strict=True):
-            found[i] = number
-    return found
+        return evaluation.judge(rows, problems, grader, pool)
 
 
 def _read(path: Path) -> list[Row]:

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from concisecli import artifacts, checkpoints, collectives, groups, policy, prompts, validation
+from concisecli import artifacts, checkpoints, collectives, groups, held_out, policy, prompts, weights
 from concisecli.backends import Backend, make_backend
 from concisecli.collection import Collected, Collector
 from concisecli.config import TrainConfig
@@ -18,6 +18,7 @@ from concisecli.ordering import EpochOrder
 from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun
 from concisecli.rollout import RolloutEngine, check_probe, make_engine
 from concisecli.trainer import NonFiniteError, Trainer
+from concisecli.watch import Watch, sentence
 
 PROBE_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}  # nats between engine and trainer right after a weight sync
 
@@ -37,7 +38,8 @@ class Training:
     problems: list[Problem]
     collector: Collector
     monitor: Monitor
-    validator: validation.Validator | None
+    held_out: held_out.HeldOut | None
+    watch: Watch
     clock: Stopwatch
     start: int
 
@@ -45,22 +47,28 @@ class Training:
 def run(stage: StageRun) -> StageResult:
     """Train the policy on the problems; see `TrainConfig` for every setting.
 
-    Writes model/, metrics.jsonl, pass_rates.jsonl, rollouts/ and, with a `validation` input, best/. Resumes from the
-    newest checkpoint bit by bit. Raises NonFiniteError before a step that would spoil the weights, Preempted after the
-    state was saved on SIGTERM.
+    Writes model/, metrics.jsonl, pass_rates.jsonl, rollouts/ and, with an `evaluation` input, evaluations/ and best/.
+    Resumes from the newest checkpoint bit by bit. Raises NonFiniteError before a step that would spoil the weights,
+    Preempted after the state was saved on SIGTERM, ConciseError for an alarm with `on_alarm: stop`.
     """
     with ExitStack() as stack:
         asked_to_stop = stack.enter_context(checkpoints.stop_signal())
         training = _open(stage, stack)
+        _evaluate_untrained(training)
         for step in range(training.start, training.config.steps):
             collected = training.collector.collect(step)
             metrics = groups.metrics(collected.everyone, collected.chosen) | _update(training, collected, step)
-            metrics |= _validate(training, step)
+            metrics |= _evaluate(training, step + 1)
+            alarm = _watch(training, metrics, step)
             _log(training, collected, metrics, step)
-            if _due(training, step, stop := asked_to_stop()):
+            _keep_weights(training, step + 1)
+            stop = asked_to_stop()
+            if _due(training, step, stop or alarm is not None):
                 _save(training, step + 1)
             if stop:
                 raise Preempted(f"stopped on request after step {step + 1}; run the same command again to go on")
+            if alarm:
+                return _act(training, alarm, step)
         return _finish(training, metrics)
 
 
@@ -95,18 +103,76 @@ def _probe(training: Training) -> None:
     check_probe(training.engine, ids, expected, tolerance=PROBE_TOLERANCE[training.config.backend.dtype])
 
 
-def _validate(training: Training, step: int) -> dict[str, float]:
-    """Where due: the validation metrics, with the weights kept in best/ if they are the best so far."""
-    validator = training.validator
-    if validator is None or not validator.due(step):
+# --- on the side ------------------------------------------------------------------------------------------------------
+
+
+def _evaluate_untrained(training: Training) -> None:
+    """The policy as it was given: row -1 of the metrics, before the first step."""
+    if training.held_out and training.start == 0:
+        training.monitor.log(-1, _evaluate(training, 0), seconds=training.clock.read())
+        training.clock.reset()
+
+
+def _evaluate(training: Training, done: int) -> dict[str, float]:
+    """Where due after `done` updates: the metrics of the held-out problems, with the weights kept in best/ if they are
+    the best so far and no alarm tells against them."""
+    evaluation = training.held_out
+    if evaluation is None or not evaluation.due(done):
         return {}
-    with training.clock.timed("validate"):
-        metrics = validator.measure(
-            training.engine, training.grader, training.tokenizer, think_open=training.think_open
+    with training.clock.timed("evaluate"):
+        found = evaluation.evaluate(
+            training.engine, training.grader, training.tokenizer, think_open=training.think_open, done=done
         )
-        if validator.improves(metrics, step):
-            _write_model(training, "best")
-    return metrics
+        alarms = training.watch.evaluated(held_out.evaluated(found))
+        if not alarms and evaluation.improves(found, done):
+            _write_model(training, held_out.BEST)
+    return evaluation.metrics(found)
+
+
+def _watch(training: Training, metrics: dict[str, float], step: int) -> str | None:
+    """Puts the alarms of this step into its metrics and says the new ones; what they say where they are acted on."""
+    on, new = training.watch.look(metrics, step)
+    metrics |= on
+    if not new:
+        return None
+    said = f"step {step + 1}: {sentence(new)}"
+    if collectives.rank() == 0:
+        note(f"{training.stage.name}: {said}")
+    action, last = training.config.on_alarm, step + 1 == training.config.steps
+    return None if action == "warn" or (action == "stop" and last) else said
+
+
+def _act(training: Training, alarm: str, step: int) -> StageResult:
+    """What `on_alarm` asks for: end here, to be gone on with or not, or finish with the best weights."""
+    best = training.held_out.best if training.held_out else None
+    if training.config.on_alarm == "rollback" and best:
+        at = int(best["step"])
+        if collectives.rank() == 0:
+            artifacts.copy_folder(training.stage.folder / held_out.BEST, training.stage.folder / "model")
+            note(f"{training.stage.name}: ends at step {step + 1}; its model is the one after {at} updates")
+        collectives.barrier()
+        return _result(training, {"ended_at": step + 1, "rolled_back_to": at})
+    where = (
+        f"the best weights, after {best['step']} updates, are in {training.stage.folder / held_out.BEST}; "
+        if best
+        else ""
+    )
+    raise ConciseError(f"{alarm}; stopped, as on_alarm says; {where}to go on all the same run the same command again")
+
+
+def _keep_weights(training: Training, done: int) -> None:
+    """Where due, the weights as a model folder of their own; then the oldest beyond `weights_keep` go."""
+    config = training.config
+    if not config.weights_every or done % config.weights_every:
+        return
+    with training.clock.timed("save"):
+        weights.keep(
+            training.stage.folder,
+            done,
+            training.config,
+            lambda folder: _write_model(training, folder),
+            first=collectives.rank() == 0,
+        )
 
 
 def _log(training: Training, collected: Collected, metrics: dict[str, float], step: int) -> None:
@@ -135,8 +201,10 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     problems = _fitting(artifacts.read_problems(stage.one("problems")), tokenizer, config)
     checkpoint = checkpoints.latest(stage.folder / "checkpoints", warn=True)
     state = backend.load(checkpoint) if checkpoint else {"step": 0, "cursor": 0, "offsets": {}, "best": None}
-    _forget_after(stage.folder, state["step"])
-    engine = make_engine(config.engine, model, module=backend.module, longest=config.sampling.longest)
+    if collectives.rank() == 0:
+        _forget_after(stage.folder, state["step"])
+    collectives.barrier()
+    engine = make_engine(config.engine, model, module=backend.module, longest=_longest(config))
     if checkpoint:
         engine.sync_weights(backend.named_weights())
     think_open = prompts.opens_think(tokenizer, config.prompt)
@@ -144,6 +212,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     most_problems = config.batch_problems * (1 + config.refill_rounds)
     order = EpochOrder(len(problems), config.seed, window=most_problems, cursor=state["cursor"])
     clock = Stopwatch()
+    evaluation = held_out.make(stage, config, tokenizer, best=state["best"])
     return Training(
         stage=stage,
         config=config,
@@ -167,10 +236,17 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
                 config=config,
             )
         ),
-        validator=validation.make(stage, config, best=state["best"]),
+        held_out=evaluation,
+        watch=Watch(config.alarms, stage.folder, state["step"], evaluation.seen(state["step"]) if evaluation else ()),
         clock=clock,
         start=state["step"],
     )
+
+
+def _longest(config: TrainConfig) -> int:
+    """Tokens of the longest sequence that the engine meets, in training or in an evaluation."""
+    held_out_longest = config.sampling.max_prompt_tokens + max(config.evaluation.budgets, default=0)
+    return max(config.sampling.longest, held_out_longest if config.evaluate_every else 0)
 
 
 def _trainer(config: TrainConfig, backend: Backend, tokenizer: Any, model: Path) -> Trainer:
@@ -201,6 +277,8 @@ def _fitting(problems: list[Problem], tokenizer: Any, config: TrainConfig) -> li
 def _forget_after(folder: Path, step: int) -> None:
     """Drop what was logged after the checkpoint that the run goes on from."""
     artifacts.keep_jsonl(folder / "pass_rates.jsonl", lambda row: row["step"] < step)
+    held_out.forget_after(folder, step)
+    weights.forget_after(folder, step)
     for later in count(step):
         part = folder / "rollouts" / f"part-{later:05d}.parquet"
         if not part.exists():
@@ -222,7 +300,7 @@ def _save(training: Training, step: int) -> None:
                 "step": step,
                 "cursor": training.collector.order.cursor,
                 "offsets": training.monitor.offsets(),
-                "best": training.validator.best if training.validator else None,
+                "best": training.held_out.best if training.held_out else None,
             },
         )
 
@@ -235,7 +313,7 @@ def _write_model(training: Training, name: str) -> None:
 
 def _say_if_nothing_was_learned(training: Training) -> None:
     if collectives.rank() == 0 and not any(
-        row["optimiser_steps"] for row in artifacts.iter_jsonl(training.stage.folder / "metrics.jsonl")
+        row.get("optimiser_steps") for row in artifacts.iter_jsonl(training.stage.folder / "metrics.jsonl")
     ):
         note(
             f"{training.stage.name}: no group could train in any step, so the model is what it was; choose problems it "
@@ -246,13 +324,23 @@ def _say_if_nothing_was_learned(training: Training) -> None:
 def _finish(training: Training, last: dict[str, float]) -> StageResult:
     _write_model(training, "model")
     _say_if_nothing_was_learned(training)
+    shown = ("accuracy", "length", "truncated", "groups/all_right", "signal_share/tokens")
+    return _result(training, {name: last[name] for name in shown if name in last})
+
+
+def _result(training: Training, metrics: dict[str, Any]) -> StageResult:
     outputs = {
         "model": "model",
         "metrics": "metrics.jsonl",
         "pass_rates": "pass_rates.jsonl",
         "rollouts": "rollouts",
     }
-    if training.validator:
-        outputs["best"] = "best"
-    shown = ("accuracy", "length", "truncated", "groups/all_right", "signal_share/tokens")
-    return StageResult(outputs, {name: last[name] for name in shown if name in last})
+    if training.held_out and training.held_out.best:
+        outputs |= {"best": held_out.BEST, "evaluations": held_out.FOLDER}
+        metrics |= {
+            "best_step": training.held_out.best["step"],
+            f"best_{training.config.best_by}": training.held_out.best["value"],
+        }
+    if training.watch.first_on:
+        metrics["alarms"] = {kind: step + 1 for kind, step in training.watch.first_on.items()}
+    return StageResult(outputs, metrics)
