@@ -38,6 +38,16 @@ def read_pipeline(path: Path, above: tuple[str, ...] = ()) -> Marked:
     return without_taken_out(merge(merged, own))
 
 
+def included(path: Path) -> list[Path]:
+    """The files that a readable pipeline file includes, and those that they include."""
+    tree = read_yaml(path)
+    include = tree.value.get("include") if tree.is_mapping else None
+    if include is None:
+        return []
+    files = [tree.base / str(one.value) for one in (include.value if isinstance(include.value, list) else [include])]
+    return [file for direct in files for file in (direct, *included(direct))]
+
+
 def without_taken_out(tree: Marked) -> Marked:
     stages = tree.value.get("stages")
     if stages is None or not stages.is_mapping:

@@ -110,6 +110,8 @@ class Resolver:
             self.fault(tree.origin, "a pipeline is a mapping with the keys run and stages")
             return None
         tree = self.with_variants(tree, sets)
+        if self.faults:  # what follows would be told of stages that are only half there
+            return None
         top: dict[str, Marked] = tree.value
         for key, node in top.items():
             if key not in TOP:

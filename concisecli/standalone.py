@@ -14,6 +14,7 @@ from concisecli.artifacts import read_json, unwritable
 from concisecli.building.suites import preset_named
 from concisecli.chosen_stages import Selection, select
 from concisecli.config import EvalConfig, GraderConfig, Pipeline, PromptConfig, TrainConfig
+from concisecli.includes import included, read_pipeline
 from concisecli.loading import (
     PIPELINE_FILE,
     TOP,
@@ -24,7 +25,7 @@ from concisecli.loading import (
     packaged_folder,
     pipeline_of,
 )
-from concisecli.marked import Marked, read_yaml
+from concisecli.marked import Marked
 from concisecli.monitor import note
 from concisecli.records import ConciseError, UsageError
 from concisecli.store import MANIFEST, read_manifest
@@ -172,10 +173,11 @@ def regraded(folder: Path, out: Path | None, sets: Sequence[str]) -> tuple[Path,
 
 
 def write_method(method: str, folder: Path, *, force: bool) -> list[Path]:
-    """Copy a shipped pipeline to `folder`/concise.yaml and the recipes it names beside it; the paths."""
+    """Copy a shipped pipeline to `folder`/concise.yaml, and what it includes and the recipes it names beside it; the
+    paths."""
     source = packaged("pipelines", method)
-    copies = {folder / PIPELINE_FILE: source}
-    for recipe in recipes_named(read_yaml(source)):
+    copies = {folder / PIPELINE_FILE: source} | {folder / file.name: file for file in included(source)}
+    for recipe in recipes_named(read_pipeline(source)):
         found = find_recipe(recipe, source.parent, source)
         if found is None:
             raise ConciseError(f"{source} names the recipe {recipe}, which does not ship with concise")
