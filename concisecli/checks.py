@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from concisecli.config import (
     VllmConfig,
 )
 from concisecli.did_you_mean import nearest
+from concisecli.named_inputs import custom_functions, module_file
 from concisecli.records import UsageError
 from concisecli.stages import STAGES
 
@@ -279,21 +279,6 @@ def length_reward_faults(name: str, config: TrainConfig) -> Found:
             f"{name}: std_eps {advantage.std_eps:g} is not small against the spread of the length rewards (about "
             f"{spread:.1e}) and damps them; lower std_eps or raise lam",
         )
-
-
-def custom_functions(config: Any) -> dict[str, str]:
-    """The user's own functions that a config names: setting -> "module:function"."""
-    parts = ((part, getattr(config, part, None)) for part in ("grader", "reward"))
-    return {f"{part}.custom": found.custom for part, found in parts if found is not None and found.custom}
-
-
-def module_file(function: str) -> Path | None:
-    """The file of the module that "module:function" names, without running it; None where there is none."""
-    try:
-        spec = importlib.util.find_spec(function.partition(":")[0])
-    except (ImportError, ValueError):
-        return None
-    return Path(spec.origin) if spec is not None and spec.origin and Path(spec.origin).is_file() else None
 
 
 def custom_faults(spec: StageSpec) -> Found:

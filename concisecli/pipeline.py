@@ -16,27 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
 from concisecli import checkpoints
 from concisecli.artifacts import canonical_json, unwritable
-from concisecli.checks import check_pipeline, custom_functions, module_file, order, upstream
+from concisecli.checks import check_pipeline, order, upstream
 from concisecli.chosen_stages import EVERYTHING, Selection, select
-from concisecli.config import ChainsSource, DataConfig, NewModel, Pipeline, StageSpec
+from concisecli.config import NewModel, Pipeline, StageSpec
 from concisecli.explain import difference, flat
 from concisecli.marked import DEFAULT
+from concisecli.named_inputs import named_commits, named_files, pin_sets, pinned_sets
 from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
 from concisecli.references import bring, look_up
 from concisecli.stages import STAGES
-from concisecli.store import (
-    Output,
-    RunManifest,
-    Store,
-    code_state,
-    environment,
-    key_of,
-    split_config,
-)
+from concisecli.store import Output, RunManifest, Store, code_state, environment, key_of, split_config
 
 Action = Literal["skip", "resume", "run", "waits"]
 
@@ -144,8 +135,9 @@ class Runner:
         """A stage that is not selected: note whether it is finished. What is wrong with it matters only to those that
         need it."""
         try:
+            spec, unknown = pinned_sets(spec, self.store)
             inputs = self.inputs(spec, fetch=False)
-            if all(i.digest for group in inputs.values() for i in group):
+            if not unknown and all(i.digest for group in inputs.values() for i in group):
                 manifest = self.store.find(spec.name, self.key(spec, inputs))
                 if manifest is not None:
                     self.finished[spec.name] = manifest
@@ -159,12 +151,15 @@ class Runner:
             if self.dry_run:
                 return Outcome(spec.name, spec.uses, "waits", f"runs after {', '.join(missing)}")
             raise self.troubled.get(missing[0]) or self.not_made_yet(spec, missing[0])
+        spec, unknown = pinned_sets(spec, self.store)
         inputs = self.inputs(spec, fetch=False)
-        unknown = [i.label for group in inputs.values() for i in group if i.digest is None]
+        unknown += [i.label for group in inputs.values() for i in group if i.digest is None]
         if unknown and self.dry_run:
+            self.files(spec)  # a local file that is missing is told now
             return Outcome(spec.name, spec.uses, "run", f"{unknown[0]} has not been fetched yet")
         if unknown:
             inputs = self.inputs(spec, fetch=True)
+            spec = pin_sets(spec, self.store)
         decision = self.decide(spec, inputs, force)
         if decision.action == "skip" or self.dry_run:
             return self.outcome(decision)
@@ -230,8 +225,9 @@ class Runner:
         self.verified.add(manifest.stage)
 
     def files(self, spec: StageSpec) -> dict[str, str]:
-        """Hashes of the local files that a config names."""
-        return {name: self.file_hash(spec, path) for name, path in sorted(named_files(spec.config).items())}
+        """Hashes of the local files that a config names, and the commits of the hub's data sets."""
+        hashes = {name: self.file_hash(spec, path) for name, path in named_files(spec.config).items()}
+        return dict(sorted((hashes | named_commits(spec.config)).items()))
 
     def file_hash(self, spec: StageSpec, path: Path) -> str:
         if not path.exists():
@@ -361,16 +357,6 @@ def origins_of(spec: StageSpec, origins: Mapping[str, str]) -> dict[str, str]:
         for name, origin in sorted(said.items())
         if origin != DEFAULT
     }
-
-
-def named_files(config: BaseModel) -> dict[str, Path]:
-    """Local files whose content belongs to the key of a stage with this config."""
-    own = {name: file for name, function in custom_functions(config).items() if (file := module_file(function))}
-    if not isinstance(config, DataConfig) or all(isinstance(s, ChainsSource) for s in config.sources.values()):
-        return own
-    from concisecli.building.recipes import key_files
-
-    return own | key_files(config)
 
 
 def set_threads(threads: int) -> None:

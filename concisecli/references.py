@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,8 +114,13 @@ def pinned(store: Store) -> dict[str, str]:
     try:
         held = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, yaml.YAMLError) as error:
-        raise ConciseError(f"cannot read {path}; delete it to resolve the models anew ({error})") from error
+        raise ConciseError(f"cannot read {path}; delete it to resolve models and data sets anew ({error})") from error
     return {str(key): str(value) for key, value in held.items()}
+
+
+def pin(store: Store, commits: Mapping[str, str]) -> None:
+    """Keep what references to the hub stand for in this run."""
+    write_text(store.root / LOCK_FILE, yaml.safe_dump(pinned(store) | dict(commits), sort_keys=True))
 
 
 def fetched(reference: str, store: Store) -> External:
@@ -125,7 +130,7 @@ def fetched(reference: str, store: Store) -> External:
     folder = snapshot(name.removeprefix("hf:"), commit or revision, MODEL_FILES)
     if commit is None:
         commit = folder.name
-        write_text(store.root / LOCK_FILE, yaml.safe_dump(pinned(store) | {reference: commit}, sort_keys=True))
+        pin(store, {reference: commit})
     return External(f"{name}@{commit}", commit, folder)
 
 

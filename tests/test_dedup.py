@@ -32,7 +32,7 @@ def entries(*rows):
 
 def found(rows, **config):
     texts = [row[0] for row in rows]
-    return duplicates(entries(*rows), DedupConfig(**config), same_text, lambda wanted: {i: texts[i] for i in wanted})
+    return duplicates(entries(*rows), DedupConfig(**config), same_text, dict(enumerate(texts)))
 
 
 def reasons(*rows, **config):

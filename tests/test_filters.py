@@ -1,9 +1,9 @@
-"""What a recipe selects, and the draw by weights and a limit."""
+"""What a recipe selects, and how many of each source a mixture takes."""
 
 import pytest
 
 from concisecli.building.columns import Row
-from concisecli.building.filters import ANSWER_TYPES, answer_type, draw, language, refuse, token_counter
+from concisecli.building.filters import ANSWER_TYPES, answer_type, language, quotas, refuse, token_counter
 from concisecli.config import SelectConfig
 from concisecli.records import ConciseError
 
@@ -91,21 +91,10 @@ def test_a_word_of_chinese_does_not_make_a_text_chinese():
     assert language("求方程的根 $x^2=1$") == "zh"
 
 
-def test_the_draw_of_a_row_depends_on_seed_and_id_alone():
-    ids = [str(i) for i in range(100)]
-    kept = [i for i, stays in zip(ids, draw(["s"] * 100, ids, {}, 30, 0), strict=True) if stays]
-    turned = [i for i, stays in zip(ids[::-1], draw(["s"] * 100, ids[::-1], {}, 30, 0), strict=True) if stays]
-    assert sorted(kept) == sorted(turned)
-    assert len(kept) == 30
-    fewer = draw(["s"] * 100, ids, {}, 10, 0)
-    assert {i for i, stays in zip(ids, fewer, strict=True) if stays} < set(kept)
-    assert kept != [i for i, stays in zip(ids, draw(["s"] * 100, ids, {}, 30, 1), strict=True) if stays]
-
-
 def test_weights_are_shares_and_the_scarcest_source_sets_the_size():
-    names = ["a"] * 100 + ["b"] * 10
-    kept = draw(names, [str(i) for i in range(110)], {"a": 3.0, "b": 1.0}, None, 0)
-    assert [n for n, stays in zip(names, kept, strict=True) if stays].count("a") == 30
-    assert sum(kept) == 40
+    counts = {"a": 100, "b": 10}
+    assert quotas(counts, {"a": 3.0, "b": 1.0}, None) == {"a": 30, "b": 10}
+    assert quotas(counts, {"a": 3.0, "b": 1.0}, 8) == {"a": 6, "b": 2}
+    assert quotas(counts, {"a": None}, 8) is None
     with pytest.raises(ConciseError, match="b none"):
-        draw(names, [str(i) for i in range(110)], {"a": 3.0, "b": None}, None, 0)
+        quotas(counts, {"a": 3.0, "b": None}, None)

@@ -1,10 +1,10 @@
-"""Where a recipe's rows come from: local copies, suites, references, hub data sets with their commit named."""
+"""Where a recipe's rows come from: local copies, suites, references."""
 
 import pytest
 
 from concisecli import artifacts
-from concisecli.building import recipes, sources
-from concisecli.config import DataConfig, HubSource
+from concisecli.building import recipes
+from concisecli.config import DataConfig
 from concisecli.records import ConciseError
 
 SUITES = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
@@ -75,28 +75,6 @@ def test_suites_are_read_mended_and_without_instructions(tmp_path):
 def test_an_unknown_suite_names_the_nearest():
     with pytest.raises(ConciseError, match="aime24"):
         recipes.suite_sources(recipe(decontaminate={"against": ["aime2024"]}))
-
-
-def test_the_commit_of_a_hub_data_set_is_named_where_the_hub_answers(monkeypatch):
-    class Answer:
-        sha = "0123456789abcdef"
-
-    import huggingface_hub
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, name, **_: Answer())
-    pinned = recipes.pinned(recipe())
-    assert pinned.sources["a"].revision == "0123456789abcdef"
-
-    def fails(self, name, **_):
-        raise OSError("no route")
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", fails)
-    assert recipes.pinned(recipe()).sources["a"].revision is None
-
-
-def test_a_local_copy_needs_no_commit(tmp_path):
-    source = HubSource(name="org/a", path=tmp_path / "a.jsonl")
-    assert sources.pinned(source) is source
 
 
 def test_suites_with_a_file_of_their_own_are_found_beside_the_map(tmp_path):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from concisecli.artifacts import sha256_path
-from concisecli.building import filters
+from concisecli.building import filters, recipes
 from concisecli.building.cleaning import REASONS, Drop
-from concisecli.building.parts import Kept
+from concisecli.building.parts import Kept, overlaps_of
 from concisecli.building.recipes import Gathered
 from concisecli.config import DataConfig, FileSource, HubSource
 
@@ -28,7 +29,7 @@ class Counts:
     languages: Counter[str] = field(default_factory=Counter)
     figures: int = 0
     verified: int = 0
-    conflicts: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)  # the first ones
     near: list[str] = field(default_factory=list)
 
     def keep(self, item: Kept) -> None:
@@ -43,10 +44,12 @@ class Counts:
     def drop(self, item: Kept, drop: Drop) -> None:
         self.reasons.setdefault(item.row.source, Counter())[drop.reason] += 1
         line = f"{item.at}: {drop.detail}"
-        if drop.reason == "conflict":
-            self.conflicts.append(f"{line} | {_short(item.row.problem)}")
-        elif drop.reason == "near-duplicate":
-            self.near.append(f"{line} | {_short(item.row.problem)}")
+        listed = {"conflict": self.conflicts, "near-duplicate": self.near}.get(drop.reason)
+        if listed is not None and len(listed) < LISTED:
+            listed.append(f"{line} | {_short(item.row.problem)}")
+
+    def gone(self, reason: str) -> int:
+        return sum(by_reason[reason] for by_reason in self.reasons.values())
 
 
 def card(
@@ -67,8 +70,9 @@ def card(
     parts += _reasons(gathered, counts)
     parts += _contents(counts, total)
     parts += _decontamination(config, gathered)
-    parts += _listing("Conflicting answers", counts.conflicts, "the same problem with different answers")
-    parts += _listing("Near duplicates", counts.near, "the same problem in other words")
+    conflicts, near = counts.gone("conflict"), counts.gone("near-duplicate")
+    parts += _listing("Conflicting answers", counts.conflicts, conflicts, "the same problem with different answers")
+    parts += _listing("Near duplicates", counts.near, near, "the same problem in other words")
     parts += _notes(sources)
     return "\n".join(parts).rstrip() + "\n"
 
@@ -156,36 +160,36 @@ def _decontamination(config: DataConfig, gathered: Gathered) -> list[str]:
     lines = ["## Overlap with evaluation suites", ""]
     if config.decontaminate is None:
         return [*lines, "Not checked (decontaminate is off).", ""]
-    checked = ", ".join(f"{name} ({n})" for name, n in gathered.suites.items())
     verb = "dropped" if config.decontaminate.action == "drop" else "REPORTED AND KEPT"
-    lines += [f"Checked against {checked or 'nothing'}; rows that hold a problem of these are {verb}.", ""]
-    pairs = [(name, hit) for name, tally in gathered.tallies.items() for hit in tally.overlaps]
-    if not pairs:
-        return [*lines, "No overlap found.", ""]
-    rows = Counter(hit["suite"] for _, hit in pairs)
-    problems = {suite: len({hit["name"] for _, hit in pairs if hit["suite"] == suite}) for suite in rows}
-    lines += [f"- {suite}: {n:,} rows, {problems[suite]} of its problems" for suite, n in filters_sorted(rows)]
+    lines += [f"Rows that hold a problem of these are {verb}:", ""]
+    suites = recipes.suite_sources(config)
+    lines += [f"- {name}: {n:,} problems, {identity(suites[name][0])}" for name, n in gathered.suites.items()]
+    rows = sum((tally.overlaps for tally in gathered.tallies.values()), Counter[str]())
+    if not rows:
+        return [*lines, "", "No overlap found.", ""]
+    held = {suite: set().union(*(t.held.get(suite, ()) for t in gathered.tallies.values())) for suite in rows}
+    lines += ["", "Found, repeats of a row that says just the same counted once:", ""]
+    lines += [f"- {suite}: {n:,} rows, {len(held[suite])} of its problems" for suite, n in filters_sorted(rows)]
     lines += ["", "| row | eval problem | rule | share | text |", "|---|---|---|---|---|"]
-    for name, hit in pairs[:LISTED]:
+    for hit in islice(all_overlaps(gathered), LISTED):
         where = f"{hit['suite']} {hit['name']}"
-        lines.append(
-            f"| {name} {hit['place']} | {where} | {hit['rule']} | {hit['share']:.2f} | {_short(hit['problem'])} |"
-        )
-    if len(pairs) > LISTED:
-        lines.append(f"| ... {len(pairs) - LISTED:,} more in overlaps.jsonl | | | | |")
+        row = f"{hit['source']} {hit['place']}"
+        lines.append(f"| {row} | {where} | {hit['rule']} | {hit['share']:.2f} | {_short(hit['problem'])} |")
+    if rows.total() > LISTED:
+        lines.append(f"| ... {rows.total() - LISTED:,} more in overlaps.jsonl | | | | |")
     return [*lines, ""]
 
 
-def _listing(title: str, lines: list[str], what: str) -> list[str]:
+def _listing(title: str, lines: list[str], count: int, what: str) -> list[str]:
     if not lines:
         return []
-    more = [f"- ... {len(lines) - LISTED:,} more among the dropped rows"] if len(lines) > LISTED else []
+    more = [f"- ... {count - len(lines):,} more among the dropped rows"] if count > len(lines) else []
     return [
         f"## {title}",
         "",
-        f"{len(lines):,} rows: {what}.",
+        f"{count:,} rows: {what}.",
         "",
-        *(f"- {line}" for line in lines[:LISTED]),
+        *(f"- {line}" for line in lines),
         *more,
         "",
     ]
@@ -201,7 +205,7 @@ def _short(text: str | None, size: int = 100) -> str:
     return flat if len(flat) <= size else flat[: size - 1] + "…"
 
 
-def all_overlaps(gathered: Gathered) -> Iterable[dict[str, Any]]:
-    for name, tally in gathered.tallies.items():
-        for hit in tally.overlaps:
+def all_overlaps(gathered: Gathered) -> Iterator[dict[str, Any]]:
+    for name, paths in gathered.paths.items():
+        for hit in overlaps_of(paths):
             yield {"source": name, **hit}

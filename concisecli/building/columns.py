@@ -39,6 +39,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "id": ("unique_id", "id", "idx", "problem_id", "extra_info.index"),
     "several": ("is_multiple_answer",),
 }
+NEEDED = {"problems": ("problem", "answer"), "examples": ("problem", "response")}
 BLANKS = " \n"  # a form feed or a tab at an end may be half of a LaTeX command, which `cleaning` mends
 GSM8K_MARK = "####"
 GSM8K_SUM = re.compile(r"<<[^<>]*>>")
@@ -93,8 +94,7 @@ def column_map(source: str, declared: Mapping[str, str], rows: Sequence[Mapping[
     taken = {name: (declared[name],) if name in declared else CANDIDATES[name] for name in CANDIDATES}
     if "answer" in declared:  # what the recipe calls the answer is not the worked solution as well
         taken["solution"] = tuple(c for c in taken["solution"] if c != declared["answer"])
-    needs = ("problem", "response") if kind == "examples" else ("problem", "answer")
-    for name in needs:
+    for name in NEEDED.get(kind, ("problem",)):  # what lends or is looked for needs its problem alone
         sought = taken[name] + (taken["solution"] if name in ("answer", "response") else ())
         if rows and not any(column in found for column in sought):
             raise ConciseError(

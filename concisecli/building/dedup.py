@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
@@ -23,7 +23,6 @@ PERMUTATIONS, BANDS, SEED = 128, 64, 7  # 2 rows a band: a pair at similarity 0.
 CHUNK = 2048
 NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+")  # a capital in mid-sentence: who it is about
 Agreement = Literal["equal", "different", "unknown"]
-Texts = Callable[[Collection[int]], Mapping[int, str]]  # problem texts by number, read for the few that need them
 SameAnswers = Callable[[Sequence[tuple[str, str]]], list[bool]]  # which pairs of answers are equal
 
 # Where one of these is in one text and not in the other, the texts ask for different things.
@@ -63,9 +62,9 @@ class Entry:
 
 
 def duplicates(
-    entries: Sequence[Entry], config: DedupConfig, same_answers: SameAnswers, texts: Texts
+    entries: Sequence[Entry], config: DedupConfig, same_answers: SameAnswers, texts: Mapping[int, str]
 ) -> dict[int, Drop]:
-    """Index -> why that row goes. Every row that is not in the result is kept."""
+    """Index -> why that row goes; `texts` by index. Every row that is not in the result is kept."""
     drops, kept = exact_duplicates(entries, config, same_answers)
     if config.near:
         drops |= near_duplicates(entries, kept, config, same_answers, texts)
@@ -136,12 +135,15 @@ def _repeat(kept: Entry) -> Drop:
 
 
 def near_duplicates(
-    entries: Sequence[Entry], kept: Sequence[int], config: DedupConfig, same_answers: SameAnswers, texts: Texts
+    entries: Sequence[Entry],
+    kept: Sequence[int],
+    config: DedupConfig,
+    same_answers: SameAnswers,
+    problems: Mapping[int, str],
 ) -> dict[int, Drop]:
-    """Rows that are, in other words, a row of better rank. `kept` is ordered by rank."""
+    """Rows that are, in other words, a row of better rank. `kept` is ordered by rank, `problems` are texts by index."""
     shared = Counter(entries[i].mark for i in kept)
     possible = [i for i in kept if shared[entries[i].mark] > 1]
-    problems = texts(possible)
     pairs = list(_alike(problems, possible, config.similarity))
     both = [(a, b) for a, b in pairs if entries[a].answer and entries[b].answer]
     verdicts = same_answers([(entries[a].answer or "", entries[b].answer or "") for a, b in both])

@@ -1,12 +1,11 @@
 """Which cleaned rows a recipe selects: level, difficulty, pass rate, language, length, figures, subject, answer type;
-and the draw by weights and a limit."""
+and how many of each source a mixture takes."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -118,26 +117,9 @@ ANSWER_FORMS = tuple(
 )
 
 
-def draw(
-    sources: Sequence[str], ids: Sequence[str], weights: Mapping[str, float | None], limit: int | None, seed: int
-) -> list[bool]:
-    """Which rows stay when sources are mixed by weight and cut to a limit. A row's place in the draw is a hash of the
-    seed and its id: neither order nor the other rows change it."""
-    order = sorted(range(len(ids)), key=lambda i: hashlib.sha256(f"{seed}:{ids[i]}".encode()).digest())
-    quota = _quotas(Counter(sources), weights, limit)
-    kept = [False] * len(ids)
-    taken: Counter[str] = Counter()
-    for i in order:
-        name = sources[i] if quota is not None and sources[i] in quota else ""
-        bound = limit if quota is None else quota.get(name)
-        if bound is None or taken[name] < bound:
-            kept[i] = True
-            taken[name] += 1
-    return kept
-
-
-def _quotas(counts: Mapping[str, int], weights: Mapping[str, float | None], limit: int | None) -> dict[str, int] | None:
-    """Rows of each source, in the ratio of the weights: as many as the scarcest source allows, or the limit."""
+def quotas(counts: Mapping[str, int], weights: Mapping[str, float | None], limit: int | None) -> dict[str, int] | None:
+    """Rows of each source, in the ratio of the weights: as many as the scarcest source allows, or the limit. None where
+    no source has a weight."""
     given = {name: weight for name in counts if (weight := weights.get(name)) is not None}
     if not given:
         return None

@@ -4,6 +4,7 @@ are; the second of them is renamed into place last.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from concisecli.building.agreement import decided, questions
 from concisecli.building.cleaning import Drop
 from concisecli.building.columns import PEEK_ROWS, ColumnMap, Row, column_map
 from concisecli.building.contamination import Hit
+from concisecli.building.ledger import Ledger
 from concisecli.building.rowwork import RowWork, Worked, digest, mapped
 from concisecli.config import AgreementConfig, DataConfig, FileSource, HubSource
 from concisecli.monitor import progress
@@ -43,25 +45,18 @@ class Kept:
         return f"{self.row.source} {self.row.place}"
 
 
-@dataclass(slots=True)
-class Seen:
-    """Keys met so far, with the answers they were met with: a second copy with the same answer goes at once."""
-
-    answers: dict[bytes, dict[str, tuple[str, bool]]] = field(default_factory=dict)
-    outcomes: dict[bytes, Drop] = field(default_factory=dict)  # by what a row says: the fate of the next that says it
-
-    def repeat(self, item: Kept) -> Drop | None:
-        met = self.answers.get(item.key, {}).get(_said(item))
-        if met is None or (item.verified and not met[1]):
-            return None
-        return Drop("duplicate", f"of {met[0]}" + (", which has a verified solution" if met[1] else ""))
-
-    def add(self, item: Kept) -> None:
-        self.answers.setdefault(item.key, {}).setdefault(_said(item), (item.at, item.verified))
+def _said(item: Kept) -> bytes:
+    """16 bytes of the answer and response that a problem was met with."""
+    said = f"{item.row.answer}\x1f{item.response or ''}"
+    return hashlib.blake2b(said.encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
 
-def _said(item: Kept) -> str:
-    return f"{item.row.answer}\x1f{item.response or ''}"
+def _repeat(ledger: Ledger, item: Kept) -> Drop | None:
+    """Why a row goes at once: a copy with the same answer was met. A verified copy stands beside one that is not."""
+    met = ledger.met(item.key, _said(item))
+    if met is None or (item.verified and not met.verified):
+        return None
+    return Drop("duplicate", f"of {met.place}" + (", which has a verified solution" if met.verified else ""))
 
 
 @dataclass(slots=True)
@@ -73,7 +68,8 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     columns: dict[str, str] = field(default_factory=dict)
     flags: Counter[str] = field(default_factory=Counter)
-    overlaps: list[dict[str, Any]] = field(default_factory=list)
+    overlaps: Counter[str] = field(default_factory=Counter)  # rows, by the suite that they hold a problem of
+    held: dict[str, set[str]] = field(default_factory=dict)  # suite -> names of its problems that rows hold
 
 
 def work_through(
@@ -82,7 +78,7 @@ def work_through(
     config: DataConfig,
     worker: RowWork,
     judge: JudgeMany,
-    seen: Seen | None,
+    ledger: Ledger | None,
     folder: Path,
 ) -> tuple[list[Path], Tally]:
     """The part files of the kept rows of a source, in order, and what was counted."""
@@ -98,10 +94,10 @@ def work_through(
         path = folder / f"{name}-{config.shard_rows}-{number:05d}.parquet"
         done = _finished(path)
         if done is None:
-            _write(path, _part(name, source, config, worker, judge, seen, mapping, chunk), len(chunk), mapping.used)
+            _write(path, _part(name, source, config, worker, judge, ledger, mapping, chunk), len(chunk), mapping.used)
             done = _finished(path) or {}
-        elif seen is not None:
-            _see_again(seen, path, done)
+        elif ledger is not None:
+            _meet_again(ledger, path, done)
         _count(tally, done)
         paths.append(path)
         number += 1
@@ -130,7 +126,7 @@ def _part(
     config: DataConfig,
     worker: RowWork,
     judge: JudgeMany,
-    seen: Seen | None,
+    ledger: Ledger | None,
     mapping: ColumnMap,
     chunk: Sequence[sources.RawRow | sources.BadRow],
 ) -> Part:
@@ -138,7 +134,7 @@ def _part(
     asking = Asking(judge)
     worked: dict[int, Worked] = {}
     first: dict[bytes, int] = {}  # what a row says -> where in the part it is said first
-    copies: dict[int, tuple[bytes, Row, str | None]] = {}
+    copies: dict[int, tuple[bytes, Row, str | None, Drop | None]] = {}
     for at, raw in enumerate(chunk):
         if isinstance(raw, sources.BadRow):
             if config.on_bad_row == "stop":
@@ -147,9 +143,9 @@ def _part(
             part.dropped[at] = bad_row(name, raw)
             continue
         row, response = mapped(name, source, mapping, raw.place, raw.fields)
-        said = digest(row, response)
-        if seen is not None and (said in first or said in seen.outcomes):
-            copies[at] = said, row, response
+        said, fate = digest(row, response), None
+        if ledger is not None and (said in first or (fate := ledger.fate(said))):
+            copies[at] = said, row, response, fate
             continue
         first[said] = at
         one = worked[at] = worker.work(source, row, response)
@@ -159,30 +155,29 @@ def _part(
             asking.add(one)
     items = _judged(worked, config.agreement, asking)
     for said, at in first.items():
-        _settle(part, at, said, worked[at], items[at], seen)
-    for at, (said, row, response) in copies.items():
-        fate = part.outcomes.get(said) or (seen.outcomes[said] if seen is not None else Drop("duplicate"))
-        part.dropped[at] = drop_record(row, fate, response)
-    if seen is not None:
-        seen.outcomes |= part.outcomes
+        _settle(part, at, said, worked[at], items[at], ledger)
+    for at, (said, row, response, fate) in copies.items():
+        part.dropped[at] = drop_record(row, fate or part.outcomes[said], response)
+    if ledger is not None:
+        ledger.add_fates(part.outcomes)
     return part
 
 
-def _settle(part: Part, at: int, said: bytes, worked: Worked, item: Kept | Drop, seen: Seen | None) -> None:
+def _settle(part: Part, at: int, said: bytes, worked: Worked, item: Kept | Drop, ledger: Ledger | None) -> None:
     """Put one row where it belongs, and note the fate of its copies."""
     if isinstance(item, Drop):
         part.dropped[at] = drop_record(worked.row, item, worked.response)
         part.outcomes[said] = item
         return
-    repeat = seen.repeat(item) if seen is not None else None
+    repeat = _repeat(ledger, item) if ledger is not None else None
     if repeat:
         part.dropped[at] = drop_record(item.row, repeat, item.response)
         part.outcomes[said] = repeat
         return
     part.kept.append(item)
-    if seen is not None:
-        seen.add(item)
-        part.outcomes[said] = seen.repeat(replace(item, verified=False)) or Drop("duplicate", f"of {item.at}")
+    if ledger is not None:
+        ledger.meet(item.key, _said(item), item.at, item.verified)
+        part.outcomes[said] = _repeat(ledger, replace(item, verified=False)) or Drop("duplicate", f"of {item.at}")
 
 
 class Asking:
@@ -293,11 +288,11 @@ def _write(path: Path, part: Part, read: int, used: dict[str, str]) -> None:
         temporary.write_text(json.dumps(counts))
 
 
-def _see_again(seen: Seen, path: Path, counts: Mapping[str, Any]) -> None:
+def _meet_again(ledger: Ledger, path: Path, counts: Mapping[str, Any]) -> None:
     """What a finished part of an earlier try had met."""
     for item in read_part(path):
-        seen.add(item)
-    seen.outcomes |= {bytes.fromhex(said): Drop(*fate) for said, fate in counts["outcomes"].items()}
+        ledger.meet(item.key, _said(item), item.at, item.verified)
+    ledger.add_fates({bytes.fromhex(said): Drop(*fate) for said, fate in counts["outcomes"].items()})
 
 
 def _finished(path: Path) -> dict[str, Any] | None:
@@ -328,4 +323,12 @@ def _count(tally: Tally, counts: Mapping[str, Any]) -> None:
     tally.flags.update(counts["flags"])
     for name, column in counts["columns"].items():
         tally.columns.setdefault(name, column)
-    tally.overlaps += counts["overlaps"]
+    for hit in counts["overlaps"]:
+        tally.overlaps[hit["suite"]] += 1
+        tally.held.setdefault(hit["suite"], set()).add(hit["name"])
+
+
+def overlaps_of(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The rows of some parts that hold a problem of an evaluation suite, with the problem."""
+    for path in paths:
+        yield from (_finished(path) or {}).get("overlaps", ())

@@ -6,10 +6,11 @@ conflicts, near repeats and the draw over everything that is left. Synthetic sou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ import yaml
 from concisecli.building import arithmetic_chains, canonical, cleaning, columns, filters, parts, sources
 from concisecli.building.cleaning import Drop
 from concisecli.building.contamination import EvalProblem
-from concisecli.building.dedup import Entry, duplicates
-from concisecli.building.parts import Kept, Seen, Tally
+from concisecli.building.dedup import SameAnswers, exact_duplicates, near_duplicates
+from concisecli.building.hubsets import commit_of, is_remote, reference
+from concisecli.building.ledger import Ledger
+from concisecli.building.parts import Kept, Tally
 from concisecli.building.rowwork import Lent, RowWork
-from concisecli.config import ChainsSource, CleaningConfig, DataConfig, FileSource, GraderConfig, HubSource
+from concisecli.config import ChainsSource, CleaningConfig, DataConfig, DedupConfig, FileSource, GraderConfig, HubSource
 from concisecli.grader.grading import GradeItem, GraderPool
 from concisecli.loading import packaged
+from concisecli.monitor import progress
 from concisecli.records import ConciseError, Example, Problem, Verdict
 
 RowSources = Mapping[str, FileSource | HubSource]
@@ -38,21 +42,12 @@ class Gathered:
     suites: dict[str, int] = field(default_factory=dict)  # suite -> problems it was checked against
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """What becomes of the rows in the parts, by their number over all parts in order."""
-
-    drops: Mapping[int, Drop]
-
-
 # --- where things are -------------------------------------------------------------------------------------------------
 
 
 def row_sources(config: DataConfig) -> dict[str, FileSource | HubSource]:
     """The recipe's real sources, with local copies in place, in order of trust."""
-    real = {n: s for n, s in config.sources.items() if isinstance(s, FileSource | HubSource)}
-    local = local_copies(config)
-    placed = {n: _at(s, local[n]) if n in local and s.path is None else s for n, s in real.items()}
+    placed = {name: _at_commit(config, source) for name, source in _placed(config).items()}
     prefer = config.dedup.prefer if config.dedup else ()
     unknown = [name for name in prefer if name not in config.sources]
     if unknown:
@@ -60,19 +55,61 @@ def row_sources(config: DataConfig) -> dict[str, FileSource | HubSource]:
     return dict(sorted(placed.items(), key=lambda item: prefer.index(item[0]) if item[0] in prefer else len(prefer)))
 
 
+def _placed(config: DataConfig) -> dict[str, FileSource | HubSource]:
+    real = {n: s for n, s in config.sources.items() if isinstance(s, FileSource | HubSource)}
+    local = local_copies(config)
+    return {n: _at(s, local[n]) if n in local and s.path is None else s for n, s in real.items()}
+
+
 def _at(source: FileSource | HubSource, path: Path) -> FileSource | HubSource:
     return source.model_copy(update={"path": path})
 
 
+def _at_commit(config: DataConfig, source: FileSource | HubSource) -> FileSource | HubSource:
+    commit = config.commits.get(reference(source)) if isinstance(source, HubSource) and is_remote(source) else None
+    return source.model_copy(update={"revision": commit}) if commit else source
+
+
+def hub_sets(config: DataConfig) -> dict[str, HubSource]:
+    """What a recipe reads from the hub, its suites after its own sources, each as the recipe names it."""
+    suites = {f"suite {name}": source for name, (source, _) in _named_suites(config).items()}
+    found = _placed(config) | suites
+    return {name: source for name, source in found.items() if isinstance(source, HubSource) and is_remote(source)}
+
+
 def pinned(config: DataConfig) -> DataConfig:
-    """The recipe with the commit of every hub data set it reads named."""
-    named = {
-        name: sources.pinned(source)
-        if name not in local_copies(config) and not isinstance(source, ChainsSource)
-        else source
-        for name, source in config.sources.items()
-    }
-    return config.model_copy(update={"sources": named})
+    """The recipe with the commit of every data set of the hub that it reads. What is wrong with its own files and
+    columns is told before anything is asked of the hub."""
+    missing = {name: source for name, source in hub_sets(config).items() if reference(source) not in config.commits}
+    if not missing:
+        return config
+    check_columns(config)
+    found: dict[str, str] = {}
+    for name, source in missing.items():
+        if reference(source) not in found:
+            try:
+                found[reference(source)] = commit_of(name.removeprefix("suite "), source)
+            except ConciseError as error:
+                raise (_suite_trouble(error) if name.startswith("suite ") else error) from error
+    return config.model_copy(update={"commits": dict(config.commits) | found})
+
+
+def check_columns(config: DataConfig) -> None:
+    """Raises ConciseError where a source of the recipe is not there, cannot be read or lacks a column; of those on the
+    hub, where their commits are known."""
+    for name, source in sorted(row_sources(config).items(), key=lambda item: is_remote(item[1])):
+        if not is_remote(source) or reference(config.sources[name]) in config.commits:
+            columns.column_map(name, source.columns, peek(name, source), _kind(source))
+
+
+def peek(name: str, source: FileSource | HubSource) -> list[Mapping[str, Any]]:
+    """The first rows of a source, by which its columns are found."""
+    first = islice(sources.read(name, source), columns.PEEK_ROWS)
+    return [row.fields for row in first if isinstance(row, sources.RawRow)]
+
+
+def _kind(source: FileSource | HubSource) -> str:
+    return "reference" if source.role == "reference" else source.rows
 
 
 def local_copies(config: DataConfig) -> dict[str, Path]:
@@ -90,7 +127,11 @@ def local_copies(config: DataConfig) -> dict[str, Path]:
 
 def suite_sources(config: DataConfig) -> dict[str, tuple[FileSource | HubSource, CleaningConfig]]:
     """The evaluation suites that a recipe is checked against: the sources of the recipes named there."""
-    if config.decontaminate is None or not row_sources(config):
+    return {name: (_at_commit(config, s), cleaning_) for name, (s, cleaning_) in _named_suites(config).items()}
+
+
+def _named_suites(config: DataConfig) -> dict[str, tuple[FileSource | HubSource, CleaningConfig]]:
+    if config.decontaminate is None or not _placed(config):
         return {}
     local = local_copies(config)
     found = {}
@@ -112,9 +153,16 @@ def key_files(config: DataConfig) -> dict[str, Path]:
     missing."""
     for name, source in row_sources(config).items():
         sources.check_exists(name, source)
-    paths = {name: source.path for name, source in row_sources(config).items() if source.path}
-    suites = {f"suite {name}": source.path for name, (source, _) in suite_sources(config).items() if source.path}
-    return paths | suites
+    paths = {name: _folder(source) for name, source in row_sources(config).items()}
+    suites = {f"suite {name}": _folder(source) for name, (source, _) in suite_sources(config).items()}
+    return {name: path for name, path in (paths | suites).items() if path}
+
+
+def _folder(source: FileSource | HubSource) -> Path | None:
+    """Where a source lies on this machine; None: on the hub."""
+    if source.path is None and isinstance(source, HubSource) and not is_remote(source):
+        return Path(source.name)
+    return source.path
 
 
 def load_suites(config: DataConfig) -> list[EvalProblem]:
@@ -124,10 +172,7 @@ def load_suites(config: DataConfig) -> list[EvalProblem]:
         try:
             rows = list(_mapped(name, source))
         except ConciseError as error:
-            raise ConciseError(
-                f"{error}. It is one of the suites that training rows are checked against: give local copies with "
-                f"local: MAP.yaml, or set decontaminate.against to those you have"
-            ) from error
+            raise _suite_trouble(error) from error
         for number, row in enumerate(rows, 1):
             text = cleaning.mend(row.problem or "")
             if text:
@@ -135,26 +180,31 @@ def load_suites(config: DataConfig) -> list[EvalProblem]:
     return problems
 
 
+def _suite_trouble(error: ConciseError) -> ConciseError:
+    return ConciseError(
+        f"{error}. It is one of the suites that training rows are checked against: give local copies with "
+        f"local: MAP.yaml, or set decontaminate.against to those you have"
+    )
+
+
 def _mapped(name: str, source: FileSource | HubSource) -> Iterator[columns.Row]:
-    mapping = None
+    mapping = columns.column_map(name, source.columns, peek(name, source), "suite")
     for raw in sources.read(name, source):
-        if isinstance(raw, sources.BadRow):
-            continue
-        mapping = mapping or columns.column_map(name, source.columns, [raw.fields], "suite")
-        yield columns.map_row(name, raw.place, raw.fields, mapping)
+        if isinstance(raw, sources.RawRow):
+            yield columns.map_row(name, raw.place, raw.fields, mapping)
 
 
-def load_library(config: DataConfig) -> dict[bytes, Lent]:
-    """By problem key, what reference sources lend; under `without_solution: join` every source's solutions too."""
+def fill_library(config: DataConfig, ledger: Ledger) -> bool:
+    """Put what reference sources lend into the ledger, under `without_solution: join` every source's solutions too.
+    Whether there is anything."""
     join = config.agreement is not None and config.agreement.without_solution == "join"
-    library: dict[bytes, Lent] = {}
-    for name, source in row_sources(config).items():
-        if source.role == "reference" or join:
-            for row in _mapped(name, source):
-                cleaned = cleaning.clean(row, config.cleaning) if row.problem else None
-                if isinstance(cleaned, columns.Row) and (source.role == "reference" or cleaned.solution):
-                    library.setdefault(canonical.key(cleaned.problem or ""), _lent(cleaned))
-    return library
+    lenders = {name: s for name, s in row_sources(config).items() if s.role == "reference" or join}
+    for name, source in lenders.items():
+        for row in progress(_mapped(name, source), sources.size(source), what=f"data  {name}, for its solutions"):
+            cleaned = cleaning.clean(row, config.cleaning) if row.problem else None
+            if isinstance(cleaned, columns.Row) and (source.role == "reference" or cleaned.solution):
+                ledger.lend(canonical.key(cleaned.problem or ""), _lent(cleaned))
+    return bool(lenders)
 
 
 def _lent(row: columns.Row) -> Lent:
@@ -164,23 +214,23 @@ def _lent(row: columns.Row) -> Lent:
 # --- the two passes ---------------------------------------------------------------------------------------------------
 
 
-def gather(config: DataConfig, folder: Path) -> Gathered:
+def gather(config: DataConfig, folder: Path, ledger: Ledger) -> Gathered:
     """Work through every real source into part files below `folder`; finished parts are taken as they are."""
     gathered = Gathered()
     real = row_sources(config)
-    if not real:
-        return gathered
-    seen = Seen() if config.dedup else None
+    check_columns(config)
     with GraderPool(_grader(config)) as pool, ThreadPoolExecutor(1) as beside:
         beside.submit(pool.warm)  # its workers start on other cores while the suites are read here
         suites = load_suites(config)
         for problem in suites:
             gathered.suites[problem.suite] = gathered.suites.get(problem.suite, 0) + 1
-        worker = RowWork(config, suites, load_library(config))
+        lent = ledger.lent if fill_library(config, ledger) else lambda key: None
+        worker = RowWork(config, suites, lent)
         judge = partial(judge_many, pool)
+        met = ledger if config.dedup else None
         for name, source in real.items():
             if source.role == "rows":
-                done = parts.work_through(name, source, config, worker, judge, seen, folder)
+                done = parts.work_through(name, source, config, worker, judge, met, folder)
                 gathered.paths[name], gathered.tallies[name] = done
     return gathered
 
@@ -194,39 +244,36 @@ def judge_many(pool: GraderPool, pairs: Sequence[tuple[str, str]]) -> list[Verdi
     return pool.grade([GradeItem(f"\\boxed{{{answer}}}", gold) for answer, gold in pairs])
 
 
-def decide(config: DataConfig, gathered: Gathered) -> Decided:
-    """Conflicts, near repeats and the draw, over the kept rows of all parts. Texts are read again for the few rows
-    that could be near repeats; all others are known here by keys and answers alone."""
-    entries: list[Entry] = []
-    names: list[str] = []
-    ids: list[str] = []
-    is_example: list[bool] = []
-    for rank, paths in enumerate(gathered.paths.values()):
-        for item in parts.read_parts(paths):
-            place = (0 if item.verified else 1, rank, len(entries))
-            entries.append(Entry(item.row.answer, item.key, item.mark, place, item.verified, item.at))
-            names.append(item.row.source)
-            is_example.append(item.response is not None)
-            ids.append(item.key.hex() + (item.at if item.response is not None else ""))
-    drops: dict[int, Drop] = {}
-    if config.dedup:
-        # Examples are repeats of their problem by design: another solution is another row.
-        problems = [i for i, example in enumerate(is_example) if not example]
-        with GraderPool(_grader(config)) as pool:
-            texts = partial(_texts, gathered, problems)
-            found = duplicates([entries[i] for i in problems], config.dedup, partial(same_answers, pool), texts)
-        drops = {problems[i]: drop for i, drop in found.items()}
-    left = [i for i in range(len(entries)) if i not in drops]
-    weights = {name: source.weight for name, source in row_sources(config).items()}
-    stays = filters.draw([names[i] for i in left], [ids[i] for i in left], weights, config.limit, config.seed)
-    return Decided(drops | {i: Drop("not-drawn") for i, stay in zip(left, stays, strict=True) if not stay})
-
-
-def _texts(gathered: Gathered, problems: Sequence[int], wanted: Collection[int]) -> dict[int, str]:
-    """The texts of some problems, by their position in `problems`, which numbers the rows of all parts."""
-    position = {problems[i]: i for i in wanted}
+def decide(config: DataConfig, gathered: Gathered, ledger: Ledger) -> None:
+    """Conflicts, near repeats and the draw over the kept rows of all parts: into the ledger."""
     everything = (item for paths in gathered.paths.values() for item in parts.read_parts(paths))
-    return {position[n]: item.row.problem or "" for n, item in enumerate(everything) if n in position}
+    ledger.add_rows(
+        (n, i.key, i.mark, i.row.answer, i.verified, i.at, i.row.source, i.response is not None, i.row.problem)
+        for n, i in enumerate(everything)
+    )
+    if config.dedup:
+        with GraderPool(_grader(config)) as pool:
+            _drop_repeats(config.dedup, ledger, partial(same_answers, pool))
+    weights = {name: source.weight for name, source in row_sources(config).items()}
+    quotas = filters.quotas(ledger.count_left(), weights, config.limit)
+    if quotas is not None or config.limit is not None:
+        ledger.draw(quotas, config.limit or 0, config.seed)
+
+
+def _drop_repeats(config: DedupConfig, ledger: Ledger, same: SameAnswers) -> None:
+    """Exact repeats by key, then near ones by mark; only rows that share these are looked at, some thousand at once.
+    Examples are repeats of their problem by design: another solution is another row."""
+    ledger.index("key")
+    for numbers, entries, _ in ledger.groups("key"):
+        drops, _ = exact_duplicates(entries, config, same)
+        ledger.drop({numbers[i]: drop for i, drop in drops.items()})
+    if not config.near:
+        return
+    ledger.index("mark")
+    for numbers, entries, texts in ledger.groups("mark"):
+        by_rank = sorted(range(len(entries)), key=lambda i: entries[i].rank)
+        near = near_duplicates(entries, by_rank, config, same, dict(enumerate(texts)))
+        ledger.drop({numbers[i]: drop for i, drop in near.items()})
 
 
 def same_answers(pool: GraderPool, pairs: Sequence[tuple[str, str]]) -> list[bool]:
@@ -239,11 +286,17 @@ def same_answers(pool: GraderPool, pairs: Sequence[tuple[str, str]]) -> list[boo
 # --- what comes out ---------------------------------------------------------------------------------------------------
 
 
-def kept_rows(gathered: Gathered, decided: Decided) -> Iterator[tuple[Kept, Drop | None]]:
+def kept_rows(gathered: Gathered, ledger: Ledger) -> Iterator[tuple[Kept, Drop | None]]:
     """Every row of the parts in order, with why it goes or None."""
     everything = (item for paths in gathered.paths.values() for item in parts.read_parts(paths))
+    drops = ledger.drops()
+    gone, why = next(drops, (-1, None))
     for number, item in enumerate(everything):
-        yield item, decided.drops.get(number)
+        if number == gone:
+            yield item, why
+            gone, why = next(drops, (-1, None))
+        else:
+            yield item, None
 
 
 def problem_of(item: Kept) -> Problem:

@@ -34,6 +34,9 @@ class Lent:
     source: str = ""
 
 
+Lender = Callable[[bytes], Lent | None]  # what is lent to the problem of a key
+
+
 @dataclass(frozen=True, slots=True)
 class Worked:
     """A row after its own work: its key, what its solution says, and why it goes if it does."""
@@ -68,9 +71,9 @@ def digest(row: Row, response: str | None) -> bytes:
 class RowWork:
     """The work on the rows of every source of one recipe."""
 
-    def __init__(self, config: DataConfig, suites: Sequence[EvalProblem], library: Mapping[bytes, Lent]) -> None:
+    def __init__(self, config: DataConfig, suites: Sequence[EvalProblem], lent: Lender) -> None:
         self.config = config
-        self.library = library
+        self.lent = lent
         rules = config.decontaminate
         self.index = SuiteIndex(suites, rules.containment) if rules and suites else None
         self.hits: dict[bytes, Hit | None] = {}
@@ -132,7 +135,7 @@ class RowWork:
 
     def _lend(self, row: Row, key: bytes) -> Row:
         """The row with what it lacks, where a reference source has it."""
-        lent = self.library.get(key)
+        lent = self.lent(key)
         if lent is None:
             return row
         named = ("level", "difficulty", "pass_rate", "subject")

@@ -10,13 +10,14 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import zstandard
 
+from concisecli.building import hubsets
 from concisecli.config import FileSource, HubSource
 from concisecli.records import ConciseError
 
@@ -54,6 +55,8 @@ def read(name: str, source: FileSource | HubSource, *, may_be_empty: bool = Fals
     if path is None:
         return _hub_rows(name, cast(HubSource, source))
     check_exists(name, source)
+    if isinstance(source, HubSource) and hubsets.is_copy(path):
+        return _hub_rows(name, source)
     rows = _file_rows(name, path, source.format)
     return rows if may_be_empty else _not_empty(name, path, rows)
 
@@ -90,20 +93,6 @@ def _table_size(path: Path) -> int | None:
             return int(file.metadata.num_rows)
     except (pa.ArrowException, OSError):
         return None  # `read` will say what is wrong
-
-
-def pinned(source: FileSource | HubSource) -> FileSource | HubSource:
-    """The source with the commit of its hub data set named, so that what is recorded is what is read. A local copy, and
-    a hub that cannot be asked (an offline run reads its cache), are left as they are."""
-    if not isinstance(source, HubSource) or source.path is not None or Path(source.name).exists():
-        return source
-    from huggingface_hub import HfApi
-
-    try:
-        commit = HfApi().dataset_info(source.name, revision=source.revision, timeout=10).sha
-    except Exception:  # the client and the transport below it raise many kinds; reading will tell what is wrong
-        return source
-    return source.model_copy(update={"revision": commit})
 
 
 def _not_empty(name: str, path: Path, rows: Rows) -> Rows:
@@ -308,20 +297,8 @@ def _folder_rows(folder: Path) -> Rows:
 
 
 def _hub_rows(name: str, source: HubSource) -> Rows:
-    from datasets import load_dataset
-
-    try:
-        rows: Iterable[dict[str, Any]] = load_dataset(
-            source.name, source.subset, split=source.split, revision=source.revision, streaming=True
-        )
-        for number, fields in enumerate(rows, 1):
-            yield RawRow(f"row {number}", dict(fields))
-    except Exception as error:  # the hub client raises many kinds; all mean that the source cannot be read
-        doubt = "" if source.verified else " (a name that nobody has looked up)"
-        raise ConciseError(
-            f"source '{name}': the hub's data set {source.name}{doubt} cannot be read ({_short(error)}); "
-            f"set sources.{name}.path to a local copy, or name it in a `local` map"
-        ) from error
+    for number, fields in enumerate(hubsets.rows(name, source), 1):
+        yield RawRow(f"row {number}", fields)
 
 
 def _short(error: Exception) -> str:

@@ -76,7 +76,9 @@ class HubSource(RowSource):
     name: str
     subset: str | None = None
     split: str = "train"
-    revision: str | None = None  # None: the newest; the commit that was read is in the manifest
+    revision: str | None = (
+        None  # a branch, tag or commit; None: the newest. A run's lock.yaml keeps the commit it meant
+    )
     verified: bool = False  # whether somebody looked the name up; shown when it cannot be read
     path: Path | None = None
 
@@ -135,6 +137,8 @@ class DataConfig(StageConfig):
     limit: int | None = Field(None, ge=1)  # rows kept in all, drawn with the seed
     to: tuple[Literal["verl", "trl", "conciser"], ...] = ()  # other tools' schemas, written beside ours
     grader: GraderConfig = GraderConfig()
+    # Filled in by the run: `hf:datasets/org/name` -> the commit that is read; in the key beside the files' hashes.
+    commits: dict[str, str] = runtime({})
     shard_rows: int = runtime(4096, ge=1)  # rows between two points from which a rerun goes on
 
     def files(self) -> dict[str, Path]:

@@ -6,7 +6,7 @@ Writes problems.parquet and/or examples.parquet, dropped.jsonl.zst, data_card.md
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from concisecli.artifacts import (
     write_problems,
     write_text,
 )
-from concisecli.building import exports, recipes
+from concisecli.building import exports, hubsets, recipes
 from concisecli.building.card import Counts, all_overlaps, card
-from concisecli.building.parts import drop_record
+from concisecli.building.cleaning import Drop
+from concisecli.building.ledger import Ledger
+from concisecli.building.parts import Kept, drop_record
 from concisecli.building.tables import DroppedWriter, TableWriter
-from concisecli.config import DataConfig, FileSource, HubSource
+from concisecli.config import DataConfig
 from concisecli.records import Example, Problem, StageResult, StageRun
 
 PARTS = "parts"
@@ -37,10 +39,12 @@ def run(stage: StageRun) -> StageResult:
     config = recipes.pinned(stage.config)
     real = recipes.row_sources(config)
     parts = stage.folder / PARTS
-    gathered = recipes.gather(config, parts)
-    decided = recipes.decide(config, gathered)
     counts = Counts()
-    rows = _write_rows(stage.folder, config, gathered, decided, counts, problems, examples)
+    with Ledger(parts / "ledger.sqlite") as ledger:
+        gathered = recipes.gather(config, parts, ledger)
+        recipes.decide(config, gathered, ledger)
+        kept = recipes.kept_rows(gathered, ledger)
+        rows = _write_rows(stage.folder, config, gathered, kept, counts, problems, examples)
     outputs = _outputs(stage.folder, config, rows)
     write_text(stage.folder / "data_card.md", card(stage.name, config, real, gathered, counts))
     outputs["card"] = "data_card.md"
@@ -48,7 +52,7 @@ def run(stage: StageRun) -> StageResult:
         write_jsonl(stage.folder / "overlaps.jsonl", all_overlaps(gathered))
         outputs["overlaps"] = "overlaps.jsonl"
     shutil.rmtree(parts)
-    return StageResult(outputs, _metrics(gathered, counts, real), rows)
+    return StageResult(outputs, _metrics(gathered, counts, config), rows)
 
 
 def _write_synthetic(folder: Path, problems: list[Problem], examples: list[Example]) -> StageResult:
@@ -66,7 +70,7 @@ def _write_rows(
     folder: Path,
     config: DataConfig,
     gathered: recipes.Gathered,
-    decided: recipes.Decided,
+    everything: Iterable[tuple[Kept, Drop | None]],
     counts: Counts,
     problems: list[Problem],
     examples: list[Example],
@@ -92,7 +96,7 @@ def _write_rows(
             _add_problem(tables, problem)
         for example in examples:
             _add_example(tables, example)
-        for item, drop in recipes.kept_rows(gathered, decided):
+        for item, drop in everything:
             if drop:
                 counts.drop(item, drop)
                 dropped.add(drop_record(item.row, drop, item.response))
@@ -138,13 +142,14 @@ def _outputs(folder: Path, config: DataConfig, rows: dict[str, int]) -> dict[str
     return {name: path for name, path in named.items() if (folder / path).exists()}
 
 
-def _metrics(gathered: recipes.Gathered, counts: Counts, real: Mapping[str, FileSource | HubSource]) -> dict[str, Any]:
+def _metrics(gathered: recipes.Gathered, counts: Counts, config: DataConfig) -> dict[str, Any]:
     read = sum(tally.read for tally in gathered.tallies.values())
     kept = sum(counts.kept.values())
     reasons: dict[str, int] = {}
     for found in (*(t.reasons for t in gathered.tallies.values()), *counts.reasons.values()):
         for reason, n in found.items():
             reasons[reason] = reasons.get(reason, 0) + n
-    revisions = {n: s.revision for n, s in real.items() if isinstance(s, HubSource) and s.path is None and s.revision}
+    sets = recipes.hub_sets(config)
+    revisions = {n: commit for n, s in sets.items() if (commit := config.commits.get(hubsets.reference(s)))}
     return {"read": read, "kept": kept, "verified": counts.verified, "dropped": dict(sorted(reasons.items())),
             **({"revisions": revisions} if revisions else {})}  # fmt: skip
