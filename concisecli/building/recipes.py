@@ -97,8 +97,9 @@ def pinned(config: DataConfig) -> DataConfig:
 def check_columns(config: DataConfig) -> None:
     """Raises ConciseError where a source of the recipe is not there, cannot be read or lacks a column; of those on the
     hub, where their commits are known."""
-    for name, source in sorted(row_sources(config).items(), key=lambda item: is_remote(item[1])):
-        if not is_remote(source) or reference(config.sources[name]) in config.commits:
+    sets = hub_sets(config)
+    for name, source in sorted(row_sources(config).items(), key=lambda item: item[0] in sets):
+        if name not in sets or reference(sets[name]) in config.commits:
             columns.column_map(name, source.columns, peek(name, source), _kind(source))
 
 
