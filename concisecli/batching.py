@@ -20,7 +20,8 @@ class Row:
 
     `old_logprobs` (one a response token) are the sampler's, empty for an example; `advantage` is the rollout's;
     `weight` multiplies the loss of the row's tokens; `loss_mask` (one a response token) tells which carry loss, None
-    means all. Rows with equal `prompt_ids` are a group.
+    means all; `correction` (one a response token) are factors on the policy term, empty for 1. Rows with equal
+    `prompt_ids` are a group.
     """
 
     prompt_ids: tuple[int, ...]
@@ -29,6 +30,7 @@ class Row:
     advantage: float = 0.0
     weight: float = 1.0
     loss_mask: tuple[bool, ...] | None = None
+    correction: tuple[float, ...] = ()
 
     @property
     def length(self) -> int:
@@ -57,6 +59,7 @@ class TrainBatch:
     advantages: Tensor
     weights: Tensor
     token_counts: Tensor
+    correction: Tensor  # factor on the policy term of the token at t; 1 where nothing is corrected
 
     def to(self, device: torch.device) -> TrainBatch:
         if device.type == "cpu":
@@ -74,6 +77,7 @@ def collate(rows: Sequence[Row], pad_id: int) -> TrainBatch:
     attention = np.zeros((len(rows), width), dtype=np.int64)
     response = np.zeros((len(rows), width), dtype=bool)
     old = np.zeros((len(rows), width), dtype=np.float32)
+    correction = np.ones((len(rows), width), dtype=np.float32)
     for i, row in enumerate(rows):
         _check(row)
         start, end = len(row.prompt_ids), row.length
@@ -83,6 +87,8 @@ def collate(rows: Sequence[Row], pad_id: int) -> TrainBatch:
         response[i, start:end] = True if row.loss_mask is None else row.loss_mask
         if row.old_logprobs:
             old[i, start:end] = row.old_logprobs
+        if row.correction:
+            correction[i, start:end] = row.correction
     return TrainBatch(
         input_ids=torch.from_numpy(ids),
         attention_mask=torch.from_numpy(attention),
@@ -91,6 +97,7 @@ def collate(rows: Sequence[Row], pad_id: int) -> TrainBatch:
         advantages=torch.tensor([row.advantage for row in rows], dtype=torch.float32),
         weights=torch.tensor([row.weight for row in rows], dtype=torch.float32),
         token_counts=torch.from_numpy(response.sum(1)),
+        correction=torch.from_numpy(correction),
     )
 
 

@@ -231,6 +231,13 @@ def train_faults(spec: StageSpec, config: TrainConfig) -> Found:
             "sampling",
             f"{name}: top_p or min_p cuts the distribution that the policy is trained on; the papers use neither",
         )
+    if config.loss.correction != "none" and config.loss.old_logprobs == "sampler":
+        yield (
+            "error",
+            "loss.correction",
+            f"{name}: loss.correction {config.loss.correction} weighs the trainer's log-probs against the sampler's; "
+            "set loss.old_logprobs: trainer",
+        )
     yield from length_reward_faults(name, config)
 
 

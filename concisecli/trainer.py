@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from concisecli import collectives
-from concisecli.algo import losses
+from concisecli.algo import corrections, losses
 from concisecli.backends import Backend, score
 from concisecli.batching import Row, TrainBatch, canonical, collate, micro_batches, minibatches, share
 from concisecli.config import LossConfig, OptimiserConfig, SftConfig, TrainConfig
@@ -64,6 +64,7 @@ class Trainer:
         self._max_response_tokens = max_response_tokens
         self._parts = config.updates_per_batch if isinstance(config, TrainConfig) else 1
         self._epochs = config.epochs if isinstance(config, TrainConfig) else 1
+        self._apart: list[corrections.Sums] = []  # of trainer and sampler, of the rows seen before the first step
 
     def update(self, rows: Sequence[Row], step: int) -> Metrics:
         """Train on this rank's `rows`, which together with those of the other ranks are the batch of `step` (from 0).
@@ -77,35 +78,59 @@ class Trainer:
         everyone = canonical(row for rank_rows in collectives.gather(list(rows)) for row in rank_rows if row.tokens)
         parts = minibatches(everyone, self._parts, seed=self._config.seed, step=step)
         fresh = [share(part, self.backend.world) for part in parts]
+        self._apart.clear()
         scored = self._with_own_logprobs(fresh) if self.loss and self.loss.old_logprobs == "trainer" else fresh
+        if self._masks:  # then the masks are known, and counted, before the first backward
+            fresh = scored
         done: list[Metrics] = []
         for index in range(self._parts * self._epochs):
             ranks = (scored if done else fresh)[index % self._parts]
             if any(ranks):
                 lr = learning_rate(self._config, step * self._parts * self._epochs + index, self._optimiser_steps)
                 done.append(self._optimiser_step(ranks, lr, step=step, first=not done))
-        return _mean_over_steps(done)
+        return _mean_over_steps(done) | self._mismatch(bool(done))
+
+    @property
+    def _corrects(self) -> bool:
+        return self.loss is not None and self.loss.correction != "none"
+
+    @property
+    def _masks(self) -> bool:
+        return self._corrects and self.loss is not None and self.loss.correction_mode == "mask"
 
     @property
     def _optimiser_steps(self) -> int:
         return self._config.steps * self._parts * self._epochs
 
     def _optimiser_step(self, shares: list[list[Row]], lr: float, *, step: int, first: bool) -> Metrics:
-        counts = _Counts(sum(row.tokens for part in shares for row in part), sum(map(len, shares)))
+        counts = self._counts(shares)
         sums: list[losses.Sums] = []
         for batch in self._micro_batches(shares):
             loss, micro_sums = self._objective(batch, counts, first=first)
             self.backend.backward(loss)
             sums.append(micro_sums)
         totals = _over_ranks(losses.merge(sums))
-        extremes = {name: float(totals.pop(name)) for name in ("mismatch_max",) if name in totals}
-        metrics = losses.summary(totals) | extremes
+        metrics = losses.summary(totals)
         if not math.isfinite(metrics["loss"]):
             raise NonFiniteError(f"step {step}: the loss is {metrics['loss']}; nothing was updated")
         if not self.backend.finite():
             raise NonFiniteError(f"step {step}: a gradient is not finite; nothing was updated")
         self.backend.set_lr(lr)
         return metrics | {"grad_norm": self.backend.step(), "lr": lr, "rows": float(counts.rows)}
+
+    def _mismatch(self, any_step: bool) -> Metrics:
+        """How far sampler and trainer were apart before the first step: over the first minibatch, over all of them
+        with `old_logprobs: trainer`."""
+        if self.loss is None or not any_step:
+            return {}
+        return corrections.mismatch_metrics(_over_ranks(losses.merge(self._apart)))
+
+    def _counts(self, shares: list[list[Row]]) -> _Counts:
+        if self._masks:  # a rank knows the masks of its own rows only
+            mine = shares[self.backend.rank]
+            tokens, rows = collectives.reduce([sum(r.tokens for r in mine), sum(r.tokens > 0 for r in mine)])
+            return _Counts(int(tokens), int(rows))
+        return _Counts(sum(row.tokens for part in shares for row in part), sum(map(len, shares)))
 
     def _micro_batches(self, shares: list[list[Row]]) -> list[TrainBatch]:
         """This rank's micro-batches, as many as the rank with the most has: ZeRO-2 and 3 wait for each other in every
@@ -133,6 +158,10 @@ class Trainer:
         logprobs, entropy = self.backend.score(batch, temperature=self._temperature, with_entropy=True)
         # Before the first step the policy still is the one that sampled: its own log-probs cost no pass of their own.
         own = loss.old_logprobs == "trainer" and first
+        log_ratio = logprobs.detach() - batch.old_logprobs  # over the sampler, before the first step
+        correction = batch.correction
+        if self._corrects and own and not self._masks:
+            correction, _ = self._importance(log_ratio, batch.response_mask)
         total, sums = losses.policy_loss(
             logprobs,
             logprobs.detach() if own else batch.old_logprobs,
@@ -147,10 +176,21 @@ class Trainer:
             entropy_coef=loss.entropy_coef,
             entropy=entropy,
             total_tokens=counts.tokens,
+            correction=correction if self._corrects else None,
         )
-        if first:
-            sums |= _mismatch(logprobs.detach(), batch)
+        if first and not self._masks:
+            self._apart.append(corrections.mismatch_sums(log_ratio, batch.response_mask))
+        if self._corrects:
+            sums["correction"] = losses.masked_sum(correction, batch.response_mask)
         return total, sums
+
+    def _importance(self, log_ratio: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        loss = self.loss
+        assert loss is not None
+        assert loss.correction != "none"
+        return corrections.importance_weights(
+            log_ratio, keep, level=loss.correction, mode=loss.correction_mode, cap=loss.correction_cap
+        )
 
     def _token_weights(self, reduce: losses.Reduce, batch: TrainBatch, counts: _Counts) -> Tensor:
         weights = losses.row_weights(
@@ -171,24 +211,40 @@ class Trainer:
 
     def _with_own_logprobs(self, shares: list[list[list[Row]]]) -> list[list[list[Row]]]:
         """The minibatches with the trainer's log-probs as the old ones, except one that is used before any step."""
-        used_once = self._epochs == 1
+        used_once = self._epochs == 1 and not self._masks
         first = next((i for i, ranks in enumerate(shares) if any(ranks)), 0)
-        return [ranks if i == first and used_once else self._scored(ranks) for i, ranks in enumerate(shares)]
+        return [
+            ranks if i == first and used_once else self._scored(ranks, measure=self._masks or i != first)
+            for i, ranks in enumerate(shares)
+        ]
 
     @torch.no_grad()
-    def _scored(self, shares: list[list[Row]]) -> list[list[Row]]:
-        """`shares` with this rank's rows scored by the policy as it is."""
+    def _scored(self, shares: list[list[Row]], *, measure: bool = False) -> list[list[Row]]:
+        """`shares` with this rank's rows scored by the policy as it is, and corrected for the sampler's."""
         rank = self.backend.rank
         ordered = [row for rows in micro_batches(shares[rank], self._config.micro_batch_tokens) for row in rows]
-        values: list[Tensor] = []
+        mine: list[Row] = []
         for batch in self._micro_batches(shares):
             logprobs, _ = self.backend.score(batch, temperature=self._temperature, with_entropy=False)
-            values += logprobs.cpu().unbind(0)
-        mine = [
-            replace(row, old_logprobs=tuple(value[len(row.prompt_ids) : row.length].tolist()))
-            for row, value in zip(ordered, values, strict=False)  # what is left over is padding
-        ]
+            log_ratio = logprobs - batch.old_logprobs
+            if measure:
+                self._apart.append(corrections.mismatch_sums(log_ratio, batch.response_mask))
+            found = [logprobs]
+            if self._corrects:
+                found += self._importance(log_ratio, batch.response_mask)
+            rows = zip(ordered[len(mine) :], *(values.cpu() for values in found), strict=False)
+            mine += [_with_old(*row) for row in rows]  # what is left over is padding
         return [mine if r == rank else rows for r, rows in enumerate(shares)]
+
+
+def _with_old(row: Row, logprobs: Tensor, correction: Tensor | None = None, keep: Tensor | None = None) -> Row:
+    """The row with [T] old log-probs and, where there are, the factors and the tokens of a correction."""
+    response = slice(len(row.prompt_ids), row.length)
+    old = tuple(logprobs[response].tolist())
+    if correction is None or keep is None:
+        return replace(row, old_logprobs=old)
+    mask, factors = tuple(keep[response].tolist()), tuple(correction[response].tolist())
+    return replace(row, old_logprobs=old, correction=factors, loss_mask=mask)
 
 
 def learning_rate(config: OptimiserConfig, index: int, total: int) -> float:
@@ -200,12 +256,6 @@ def learning_rate(config: OptimiserConfig, index: int, total: int) -> float:
         return config.lr
     progress = min(1.0, (index - config.warmup_steps) / max(1, total - 1 - config.warmup_steps))
     return config.lr * (config.lr_floor + (1 - config.lr_floor) * (1 + math.cos(math.pi * progress)) / 2)
-
-
-def _mismatch(logprobs: Tensor, batch: TrainBatch) -> losses.Sums:
-    """|log-prob of the trainer - of the sampler|, before the first step: how far the two engines are apart."""
-    apart = torch.where(batch.response_mask, (logprobs - batch.old_logprobs).abs(), 0.0)
-    return {"mismatch": apart.sum(), "mismatch_max": apart.max()}
 
 
 def _over_ranks(sums: losses.Sums) -> losses.Sums:

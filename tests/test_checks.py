@@ -53,6 +53,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def test_a_correction_needs_the_trainers_log_probs() -> None:
+    (fault,) = check(TEXT.replace("keep: mixed}", "keep: mixed}\n      loss: {correction: token}"))
+    assert fault.level == "error"
+    assert str(fault).startswith("p.yaml:18: stage 'rl1': loss.correction token weighs")
+    fixed = "keep: mixed}\n      loss: {correction: token, old_logprobs: trainer}"
+    assert check(TEXT.replace("keep: mixed}", fixed)) == []
+
+
 def test_a_sound_pipeline_has_no_faults() -> None:
     assert check(TEXT) == []
 

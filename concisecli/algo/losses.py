@@ -65,10 +65,12 @@ def policy_loss(
     ref_logprobs: Tensor | None = None,
     entropy_coef: float = 0.0,
     entropy: Tensor | None = None,
+    correction: Tensor | None = None,
 ) -> tuple[Tensor, Sums]:
     """This micro-batch's share of the loss to minimise, and sums for the metrics (`merge`, then `summary`).
 
-    logprobs, old_logprobs, ref_logprobs, entropy, mask [B, T]; advantages [B]; `weights` [B] from `row_weights`.
+    logprobs, old_logprobs, ref_logprobs, entropy, mask [B, T]; advantages [B]; `weights` [B] from `row_weights`;
+    `correction` [B, T] factors on the surrogate, from `corrections.importance_weights`.
 
         - sum(weights * clipped surrogate) + (kl_coef * sum(k3) - entropy_coef * sum(entropy)) / total_tokens
 
@@ -81,6 +83,8 @@ def policy_loss(
     ratios = log_ratio.exp()
     advantage = advantages.unsqueeze(-1)
     surrogate = clipped_surrogate(ratios, advantage, eps_low=eps_low, eps_high=eps_high)
+    if correction is not None:
+        surrogate = surrogate * correction
     policy = -masked_sum(surrogate * weights.unsqueeze(-1), keep)
     loss, sums = policy, {"policy_loss": policy}
 
@@ -141,12 +145,6 @@ def k3_kl(logprobs: Tensor, ref_logprobs: Tensor, keep: Tensor | None = None) ->
     if keep is not None:
         d = torch.where(keep, d, 0.0)
     return d.clamp(max=MAX_LOG).exp() - d - 1
-
-
-def truncated_importance(log_ratio: Tensor, *, cap: float = 2.0) -> Tensor:
-    """min(exp(log_ratio), cap) without a gradient, log_ratio = log trainer's old policy - log sampler's: a factor on
-    the policy term that corrects for a sampler whose numerics differ (truncated importance sampling, TIS)."""
-    return log_ratio.detach().exp().clamp(max=cap)
 
 
 def masked_sum(values: Tensor, keep: Tensor) -> Tensor:

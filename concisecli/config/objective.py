@@ -99,3 +99,7 @@ class LossConfig(Config):
     reduce: Literal["token", "sequence", "sequence-sum-norm"] = "token"
     ratio: Literal["token", "sequence"] = "token"  # sequence: GSPO's length-normalised ratio
     old_logprobs: Literal["sampler", "trainer"] = "sampler"
+    # Of the difference between sampler and trainer, by importance weights; needs old_logprobs: trainer.
+    correction: Literal["none", "token", "sequence"] = "none"
+    correction_mode: Literal["truncate", "mask"] = "truncate"  # mask: weights outside [1/cap, cap] do not train
+    correction_cap: float = Field(2.0, gt=1)
