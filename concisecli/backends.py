@@ -24,7 +24,7 @@ from torch import Tensor
 from concisecli import collectives
 from concisecli.batching import TrainBatch
 from concisecli.config import DeepSpeedConfig, OptimiserConfig, TorchConfig
-from concisecli.policy import token_logprobs
+from concisecli.logprobs import Slopes, packs, token_logprobs
 from concisecli.records import ConciseError
 
 Dtype = Literal["float32", "bfloat16"]
@@ -36,9 +36,13 @@ class Backend(Protocol):
     device: torch.device
     rank: int
     world: int
+    packed: bool  # rows go through the model end to end, without padding
 
-    def score(self, batch: TrainBatch, *, temperature: float, with_entropy: bool) -> Scores:
-        """The forward pass: [B, T] log-probs, and entropies when asked for, at the response's positions."""
+    def score(
+        self, batch: TrainBatch, *, temperature: float, with_entropy: bool, slopes: Slopes | None = None
+    ) -> Scores:
+        """The forward pass: [B, T] log-probs, and entropies when asked for, at the response's positions. `slopes`
+        foretells what `backward` will ask of them, to save work; see `token_logprobs`."""
         ...
 
     def backward(self, loss: Tensor) -> None:
@@ -77,7 +81,14 @@ def make_backend(config: TorchConfig | DeepSpeedConfig, module: torch.nn.Module,
 
 
 def score(
-    module: torch.nn.Module, batch: TrainBatch, *, dtype: Dtype, temperature: float, with_entropy: bool
+    module: torch.nn.Module,
+    batch: TrainBatch,
+    *,
+    dtype: Dtype,
+    temperature: float,
+    with_entropy: bool,
+    slopes: Slopes | None = None,
+    packed: bool = False,
 ) -> Scores:
     """`token_logprobs` of a batch under the arithmetic of `dtype`; also what a frozen reference is scored with."""
     device = batch.input_ids.device.type
@@ -89,6 +100,8 @@ def score(
             batch.response_mask,
             temperature=temperature,
             with_entropy=with_entropy,
+            slopes=slopes,
+            packed=packed,
         )
 
 
@@ -102,12 +115,16 @@ class TorchBackend:
         self.module = module.to(self.device).eval()  # no dropout: the policy that trains is the one that sampled
         self.optimiser = _adamw(module, optimiser)
         self._dtype: Dtype = config.dtype
+        self.packed = packs(self.module, optimiser.packing)
         self._clip_norm = optimiser.clip_norm
         self._params = [p for p in module.parameters() if p.requires_grad]
         self._norm: Tensor | None = None  # of the gradient summed over ranks, once that is done
 
-    def score(self, batch: TrainBatch, *, temperature: float, with_entropy: bool) -> Scores:
-        return score(self.module, batch, dtype=self._dtype, temperature=temperature, with_entropy=with_entropy)
+    def score(
+        self, batch: TrainBatch, *, temperature: float, with_entropy: bool, slopes: Slopes | None = None
+    ) -> Scores:
+        settings = {"temperature": temperature, "with_entropy": with_entropy, "slopes": slopes, "packed": self.packed}
+        return score(self.module, batch, dtype=self._dtype, **settings)
 
     def backward(self, loss: Tensor) -> None:
         loss.backward()
@@ -182,6 +199,7 @@ class DeepSpeedBackend:
         module.to(self.device)
         for param in module.parameters():
             param.register_hook(self._watch)
+        self.packed = packs(module, optimiser.packing)
         adamw = _adamw(module, optimiser)
         if config.zero_stage == 0:
             # It gives no norm, and sums gradients over ranks only within its own step: clip there.
@@ -193,8 +211,11 @@ class DeepSpeedBackend:
             dist_init_required=False,
         )
 
-    def score(self, batch: TrainBatch, *, temperature: float, with_entropy: bool) -> Scores:
-        return self.engine(batch, temperature=temperature, with_entropy=with_entropy)
+    def score(
+        self, batch: TrainBatch, *, temperature: float, with_entropy: bool, slopes: Slopes | None = None
+    ) -> Scores:
+        settings = {"temperature": temperature, "with_entropy": with_entropy, "slopes": slopes, "packed": self.packed}
+        return self.engine(batch, **settings)
 
     def backward(self, loss: Tensor) -> None:
         self.engine.backward(loss * self.world)  # DeepSpeed divides the sum over ranks by their number
@@ -249,8 +270,8 @@ class _Scorer(torch.nn.Module):
         self.policy = policy
         self._dtype = dtype
 
-    def forward(self, batch: TrainBatch, *, temperature: float, with_entropy: bool) -> Scores:
-        return score(self.policy, batch, dtype=self._dtype, temperature=temperature, with_entropy=with_entropy)
+    def forward(self, batch: TrainBatch, **settings: Any) -> Scores:
+        return score(self.policy, batch, dtype=self._dtype, **settings)
 
 
 def _adamw(module: torch.nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:

@@ -127,14 +127,32 @@ def share(rows: Sequence[Row], world: int) -> list[list[Row]]:
     return shares
 
 
-def micro_batches(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
-    """Longest first, cut so that a padded micro-batch holds at most `max_tokens` tokens, and at least one row."""
-    ordered = canonical(rows)
+def micro_batches(rows: Sequence[Row], max_tokens: int, *, packed: bool = False) -> list[list[Row]]:
+    """Longest first, each of at most `max_tokens` tokens (its padding among them unless `packed`) or of one row."""
+    return _first_fit(canonical(rows), max_tokens) if packed else _cut(canonical(rows), max_tokens)
+
+
+def _cut(ordered: list[Row], max_tokens: int) -> list[list[Row]]:
+    """Neighbours in length share a batch, so that padding is small."""
     batches: list[list[Row]] = []
     while ordered:
         fits = max(1, max_tokens // ordered[0].length)
         batches.append(ordered[:fits])
         ordered = ordered[fits:]
+    return batches
+
+
+def _first_fit(ordered: list[Row], max_tokens: int) -> list[list[Row]]:
+    """Each row into the first batch that has room for it (first-fit decreasing)."""
+    batches: list[list[Row]] = []
+    room: list[int] = []
+    for row in ordered:
+        place = next((i for i, left in enumerate(room) if row.length <= left), len(batches))
+        if place == len(batches):
+            batches.append([])
+            room.append(max_tokens)
+        batches[place].append(row)
+        room[place] -= row.length
     return batches
 
 

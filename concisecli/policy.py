@@ -1,20 +1,15 @@
-"""The policy: load it, make a small one from nothing, ask it for log-probs without full-vocabulary logits, save it.
-
-Shapes: [B, T] a batch of padded rows, [N] the response tokens of a batch, V the vocabulary.
-"""
+"""The policy: load it, make a small one from nothing, know where its rollouts end, save it."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import (
     AddedToken,
     AutoModelForCausalLM,
@@ -30,12 +25,12 @@ from transformers.utils import logging as transformers_logging
 
 from concisecli.artifacts import sync_file, sync_folder
 from concisecli.config import NewModelConfig
+from concisecli.logprobs import hidden_states, output_head
 from concisecli.records import ConciseError
 
 transformers_logging.disable_progress_bar()  # stderr belongs to the stage's own progress line
 
 EOS, PAD = "<|endoftext|>", "<pad>"
-CHUNK_ELEMENTS = 2**25  # logits held at once by token_logprobs: 128 MB in float32
 HEAD_TOLERANCE = 1e-3  # relative; what a rounding of bfloat16 or another kernel cannot reach is a transformed logit
 
 
@@ -118,6 +113,18 @@ def _byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(256 + hidden.index(byte)) for byte in range(256)]
 
 
+@torch.no_grad()
+def _check_head(module: PreTrainedModel, path: str | Path) -> None:
+    ids = torch.arange(min(4, module.config.get_text_config().vocab_size))[None].to(module.device)
+    whole = module(input_ids=ids, use_cache=False).logits.float()
+    ours = output_head(module)(hidden_states(module, ids, None)).float()
+    if (whole - ours).abs().max() > HEAD_TOLERANCE * (1 + whole.abs().max()):
+        raise ConciseError(
+            f"{path}: {type(module).__name__} changes its logits after the output embedding (a soft cap or a scale), "
+            "which is not supported; choose a model without one"
+        )
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
@@ -174,131 +181,6 @@ def max_positions(module: PreTrainedModel) -> int | None:
 
 def _config(module: nn.Module) -> Any:
     return cast(Any, module).config.get_text_config()
-
-
-# --- log-probs --------------------------------------------------------------------------------------------------------
-
-
-def token_logprobs(
-    module: nn.Module,
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    response_mask: Tensor,
-    *,
-    temperature: float = 1.0,
-    chunk: int | None = None,
-    with_entropy: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """log pi(input_ids[b, t] | input_ids[b, :t]) at every t that `response_mask` marks, 0 elsewhere: [B, T] float32.
-
-    The entropy of the distribution each of those tokens was drawn from comes second, [B, T], when asked for (nats).
-    Both are of the distribution at `temperature`. Only response positions reach the output embedding, `chunk` tokens
-    at a time with the logits recomputed in the backward pass, so that [B, T, V] never exists; None chooses a chunk
-    of CHUNK_ELEMENTS logits. Position 0 has no prediction: a mask there raises ValueError.
-    """
-    if bool(response_mask[:, 0].any()):
-        raise ValueError("the first token of a row has no prediction; a prompt needs at least one token")
-    hidden = hidden_states(module, input_ids, attention_mask)
-    wanted = response_mask[:, 1:].bool()
-    rows, targets = hidden[:, :-1][wanted], input_ids[:, 1:][wanted]
-    size = chunk or max(1, CHUNK_ELEMENTS // _config(module).vocab_size)
-    logprobs, entropy = _in_chunks(output_head(module), rows, targets, temperature, size, with_entropy)
-
-    def spread(values: Tensor) -> Tensor:
-        full = values.new_zeros(input_ids.shape)
-        where = torch.zeros_like(response_mask, dtype=torch.bool)
-        where[:, 1:] = wanted
-        return full.masked_scatter(where, values)
-
-    return spread(logprobs), spread(entropy) if entropy is not None else None
-
-
-def sequence_logprobs(module: nn.Module, ids: Sequence[int]) -> list[float]:
-    """log pi(ids[t] | ids[:t]) at temperature 1 for t = 1.., without a gradient and without dropout."""
-    rows = torch.tensor([list(ids)], device=next(module.parameters()).device)
-    mask = torch.ones_like(rows)
-    mask[:, 0] = 0
-    with evaluating(module):
-        logprobs, _ = token_logprobs(module, rows, torch.ones_like(rows), mask)
-    return [float(x) for x in logprobs[0, 1:]]
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Without gradients (not inference mode: a table first built in it could never be trained through) and dropout."""
-    training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        module.train(training)
-
-
-def hidden_states(module: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """[B, T, D] what the output embedding is applied to."""
-    body = cast(Any, module).base_model
-    if attention_mask is not None and _causal_alone_is_enough(module, attention_mask):
-        attention_mask = None
-    return cast(Tensor, body(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state)
-
-
-def output_head(module: nn.Module) -> nn.Module:
-    """The module that turns hidden states into logits, whatever the architecture calls it."""
-    head = cast(Any, module).get_output_embeddings()
-    if head is None:
-        raise ConciseError(f"{type(module).__name__} has no output embedding, so it is no causal language model")
-    return cast(nn.Module, head)
-
-
-def _causal_alone_is_enough(module: nn.Module, attention_mask: Tensor) -> bool:
-    """Padding on the right is never seen by a causal row, and sdpa without a mask is faster and exact.
-    Flash attention keeps the mask: it drops the padding by it."""
-    if "flash" in str(getattr(_config(module), "_attn_implementation", "")):
-        return False
-    return bool((attention_mask[:, 1:] <= attention_mask[:, :-1]).all())
-
-
-def _in_chunks(
-    head: nn.Module, rows: Tensor, targets: Tensor, temperature: float, size: int, with_entropy: bool
-) -> tuple[Tensor, Tensor | None]:
-    """[N] log-probs and entropies of `rows` [N, D] and `targets` [N], `size` tokens at a time."""
-    # One chunk that fits is kept for the backward pass: recomputing it would save nothing.
-    recompute = torch.is_grad_enabled() and rows.shape[0] > size
-    parts = []
-    for start in range(0, max(rows.shape[0], 1), size):
-        piece = (head, rows[start : start + size], targets[start : start + size], temperature, with_entropy)
-        parts.append(
-            checkpoint(_score, *piece, use_reentrant=False, preserve_rng_state=False) if recompute else _score(*piece)
-        )
-    logprobs = torch.cat([p[0] for p in parts])
-    return logprobs, torch.cat([p[1] for p in parts]) if with_entropy else None
-
-
-def _score(
-    head: nn.Module, rows: Tensor, targets: Tensor, temperature: float, with_entropy: bool
-) -> tuple[Tensor, Tensor | None]:
-    logits = head(rows).float()
-    if temperature != 1.0:
-        logits = logits / temperature
-    normaliser = torch.logsumexp(logits, dim=-1)
-    logprobs = logits.gather(-1, targets[:, None])[:, 0] - normaliser
-    if not with_entropy:
-        return logprobs, None
-    expected = (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
-    return logprobs, normaliser - expected
-
-
-@torch.no_grad()
-def _check_head(module: PreTrainedModel, path: str | Path) -> None:
-    ids = torch.arange(min(4, module.config.get_text_config().vocab_size))[None].to(module.device)
-    whole = module(input_ids=ids, use_cache=False).logits.float()
-    ours = output_head(module)(hidden_states(module, ids, None)).float()
-    if (whole - ours).abs().max() > HEAD_TOLERANCE * (1 + whole.abs().max()):
-        raise ConciseError(
-            f"{path}: {type(module).__name__} changes its logits after the output embedding (a soft cap or a scale), "
-            "which is not supported; choose a model without one"
-        )
 
 
 # --- save -------------------------------------------------------------------------------------------------------------

@@ -22,15 +22,8 @@ from transformers.cache_utils import DynamicLayer
 
 from concisecli.config import HfConfig
 from concisecli.endings import StopStrings, texts
-from concisecli.policy import (
-    evaluating,
-    load_model,
-    load_tokenizer,
-    max_positions,
-    output_head,
-    sequence_logprobs,
-    stop_ids,
-)
+from concisecli.logprobs import evaluating, output_head, sequence_logprobs
+from concisecli.policy import load_model, load_tokenizer, max_positions, stop_ids
 from concisecli.records import Completion, ConciseError
 from concisecli.rollout import MemoryPart, SamplingLike, Wakefulness
 

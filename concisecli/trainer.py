@@ -18,6 +18,7 @@ from concisecli.algo import corrections, losses
 from concisecli.backends import Backend, score
 from concisecli.batching import Row, TrainBatch, canonical, collate, micro_batches, minibatches, share
 from concisecli.config import LossConfig, OptimiserConfig, SftConfig, TrainConfig
+from concisecli.foretold import Foretold
 from concisecli.records import ConciseError
 
 Metrics = dict[str, float]
@@ -135,7 +136,7 @@ class Trainer:
     def _micro_batches(self, shares: list[list[Row]]) -> list[TrainBatch]:
         """This rank's micro-batches, as many as the rank with the most has: ZeRO-2 and 3 wait for each other in every
         backward, so the others add batches that train nothing."""
-        split = [micro_batches(rows, self._config.micro_batch_tokens) for rows in shares]
+        split = [self._split(rows) for rows in shares]
         batches = [collate(rows, self._pad_id) for rows in split[self.backend.rank]]
         missing = max(map(len, split)) - len(batches)
         if missing:
@@ -145,38 +146,60 @@ class Trainer:
             batches += [padding] * missing
         return [batch.to(self.backend.device) for batch in batches]
 
+    def _split(self, rows: list[Row]) -> list[list[Row]]:
+        return micro_batches(rows, self._config.micro_batch_tokens, packed=self.backend.packed)
+
     def _objective(self, batch: TrainBatch, counts: _Counts, *, first: bool) -> tuple[Tensor, losses.Sums]:
         if self.loss is None:
-            logprobs, _ = self.backend.score(batch, temperature=1.0, with_entropy=False)
             weights = self._token_weights("token", batch, counts)
+            slopes = Foretold(batch, weights).of_examples
+            logprobs, _ = self.backend.score(batch, temperature=1.0, with_entropy=False, slopes=slopes)
             return losses.sft_nll(logprobs, batch.response_mask, weights)
         return self._policy_loss(self.loss, batch, counts, first=first)
 
     def _policy_loss(
         self, loss: LossConfig, batch: TrainBatch, counts: _Counts, *, first: bool
     ) -> tuple[Tensor, losses.Sums]:
-        logprobs, entropy = self.backend.score(batch, temperature=self._temperature, with_entropy=True)
         # Before the first step the policy still is the one that sampled: its own log-probs cost no pass of their own.
         own = loss.old_logprobs == "trainer" and first
+        corrects_here = self._corrects and own and not self._masks
+        weights = self._token_weights(loss.reduce, batch, counts)
+        reference = self._reference_logprobs(batch)
+        settings = {
+            "eps_low": loss.eps_low,
+            "eps_high": loss.eps_high,
+            "kl_coef": loss.kl_coef,
+            "entropy_coef": loss.entropy_coef,
+            "total_tokens": counts.tokens,
+        }
+        foretold = Foretold(
+            batch,
+            weights,
+            own=own,
+            reference=reference,
+            correction=self._importance if corrects_here else self._corrects,
+            settings=settings,
+        )
+        tokens_alone = loss.ratio == "token" and not (corrects_here and loss.correction == "sequence")
+        logprobs, entropy = self.backend.score(
+            batch,
+            temperature=self._temperature,
+            with_entropy=True,
+            slopes=foretold.of_rollouts if tokens_alone else None,
+        )
         log_ratio = logprobs.detach() - batch.old_logprobs  # over the sampler, before the first step
-        correction = batch.correction
-        if self._corrects and own and not self._masks:
-            correction, _ = self._importance(log_ratio, batch.response_mask)
+        correction = self._importance(log_ratio, batch.response_mask)[0] if corrects_here else batch.correction
         total, sums = losses.policy_loss(
             logprobs,
             logprobs.detach() if own else batch.old_logprobs,
             batch.advantages,
             batch.response_mask,
-            self._token_weights(loss.reduce, batch, counts),
-            eps_low=loss.eps_low,
-            eps_high=loss.eps_high,
+            weights,
             ratio=loss.ratio,
-            kl_coef=loss.kl_coef,
-            ref_logprobs=self._reference_logprobs(batch),
-            entropy_coef=loss.entropy_coef,
+            ref_logprobs=reference,
             entropy=entropy,
-            total_tokens=counts.tokens,
             correction=correction if self._corrects else None,
+            **settings,
         )
         if first and not self._masks:
             self._apart.append(corrections.mismatch_sums(log_ratio, batch.response_mask))
@@ -207,7 +230,14 @@ class Trainer:
         if self._reference is None:
             return None
         dtype = self._config.backend.dtype
-        return score(self._reference, batch, dtype=dtype, temperature=self._temperature, with_entropy=False)[0]
+        return score(
+            self._reference,
+            batch,
+            dtype=dtype,
+            temperature=self._temperature,
+            with_entropy=False,
+            packed=self.backend.packed,
+        )[0]
 
     def _with_own_logprobs(self, shares: list[list[list[Row]]]) -> list[list[list[Row]]]:
         """The minibatches with the trainer's log-probs as the old ones, except one that is used before any step."""
@@ -222,7 +252,7 @@ class Trainer:
     def _scored(self, shares: list[list[Row]], *, measure: bool = False) -> list[list[Row]]:
         """`shares` with this rank's rows scored by the policy as it is, and corrected for the sampler's."""
         rank = self.backend.rank
-        ordered = [row for rows in micro_batches(shares[rank], self._config.micro_batch_tokens) for row in rows]
+        ordered = [row for rows in self._split(shares[rank]) for row in rows]
         mine: list[Row] = []
         for batch in self._micro_batches(shares):
             logprobs, _ = self.backend.score(batch, temperature=self._temperature, with_entropy=False)

@@ -74,6 +74,22 @@ def test_micro_batches_are_sorted_by_length_so_that_padding_is_small() -> None:
     assert [[r.length for r in b] for b in micro_batches(rows, 90)] == [[30, 29, 28], [6, 5, 4]]
 
 
+@given(rows_of_any_length, st.integers(1, 100), st.randoms())
+def test_packs_hold_every_row_once_within_the_budget_whatever_the_order(
+    rows: list[Row], max_tokens: int, rng: random.Random
+) -> None:
+    batches = micro_batches(rows, max_tokens, packed=True)
+    assert canonical(r for b in batches for r in b) == canonical(rows)
+    for batch in batches:
+        assert len(batch) == 1 or sum(r.length for r in batch) <= max_tokens
+    assert micro_batches(rng.sample(rows, len(rows)), max_tokens, packed=True) == batches
+
+
+def test_packs_are_filled_first_fit_so_that_short_rows_go_where_long_ones_left_room() -> None:
+    rows = [row(1, n) for n in (3, 29, 4, 28, 5, 27)]
+    assert [[r.length for r in b] for b in micro_batches(rows, 34, packed=True)] == [[30, 4], [29, 5], [28, 6]]
+
+
 @given(rows_of_any_length, st.integers(1, 4))
 def test_ranks_share_every_row_and_differ_by_at_most_the_longest(rows: list[Row], world: int) -> None:
     shares = share(rows, world)

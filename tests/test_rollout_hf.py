@@ -12,7 +12,8 @@ import torch
 
 from concisecli import rollout_hf
 from concisecli.config import HfConfig, SamplingConfig
-from concisecli.policy import load_model, token_logprobs
+from concisecli.logprobs import token_logprobs
+from concisecli.policy import load_model
 from concisecli.records import Completion, ConciseError
 from concisecli.rollout import Sampling
 from concisecli.rollout_hf import HfEngine, draw, truncate
@@ -297,7 +298,7 @@ def test_a_shared_module_computes_in_the_engines_dtype_and_keeps_its_weights(
 ) -> None:
     module = load_model(tiny_model)
     seen: set[torch.dtype] = set()
-    module.lm_head.register_forward_hook(lambda _, __, logits: seen.add(logits.dtype))
+    module.model.layers[0].mlp.down_proj.register_forward_hook(lambda _, __, states: seen.add(states.dtype))
     engine = HfEngine(HfConfig(dtype=dtype), tiny_model, module=module)
     engine.generate([[1, 2, 3]], Sampling(max_response_tokens=4), [[0]])
     engine.probe([1, 2, 3])

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from concisecli import collectives, policy
+from concisecli import collectives, logprobs, policy
 from concisecli.backends import TorchBackend
 from concisecli.batching import Row, example_row
 from concisecli.config import LossConfig, OptimiserConfig, SftConfig, TorchConfig, TrainConfig
@@ -32,6 +32,8 @@ OBJECTIVES: dict[str, LossConfig | None] = {
     "dr-grpo": LossConfig(reduce="sequence-sum-norm"),
     "gspo": LossConfig(reduce="sequence", ratio="sequence"),
     "own-old-logprobs": LossConfig(old_logprobs="trainer", entropy_coef=0.01),
+    "tis": LossConfig(old_logprobs="trainer", correction="token", correction_cap=1.2),
+    "tis-sequence": LossConfig(old_logprobs="trainer", correction="sequence", correction_cap=1.2),
     "sft": None,
 }
 
@@ -136,6 +138,16 @@ def test_the_gradient_is_the_same_for_one_two_and_four_micro_batches_in_any_orde
             assert metrics == pytest.approx(whole_metrics, abs=2e-5)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_gradient_of_packed_rows_is_that_of_padded_ones(tiny_model: Path, objective: str) -> None:
+    rows = rows_for(objective)
+    padded, padded_metrics = gradient(tiny_model, objective, rows)
+    for max_tokens in (16384, 20, 1):
+        packed, metrics = gradient(tiny_model, objective, rows, packing="on", micro_batch_tokens=max_tokens)
+        assert apart(padded, packed) < 1e-6
+        assert metrics == pytest.approx(padded_metrics, abs=2e-5)
+
+
 def by_hand(model: Path, rows: list[Row], weight: Any) -> dict[str, Tensor]:
     """The gradient of sum(weight(row) * -log-prob) over the masked tokens, from plain full logits row by row."""
     module = policy.load_model(model)
@@ -184,6 +196,29 @@ def test_tokens_and_rows_without_loss_leave_numerator_and_denominator(tiny_model
         assert (metrics["tokens"], metrics["rows"]) == (9, 3)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_logits_of_an_update_are_made_once_unless_rows_hang_together(
+    tiny_model: Path, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk of 3 tokens, so that every micro-batch has several. The reference makes logits of its own."""
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", {"cpu": 3 * 283})
+    made: list[int] = []
+    original = logprobs._Head.logits
+
+    def noted(head: Any, piece: slice) -> Tensor:
+        logits = original(head, piece)
+        made.append(len(logits))
+        return logits
+
+    rows = rows_for(objective)
+    expected, _ = gradient(tiny_model, objective, rows)
+    monkeypatch.setattr(logprobs._Head, "logits", noted)
+    found, _ = gradient(tiny_model, objective, rows, micro_batch_tokens=20)
+    assert max(made) == 3
+    assert sum(made) == (2 if objective in ("lgrpo", "gspo", "tis-sequence") else 1) * sum(row.tokens for row in rows)
+    assert apart(expected, found) < 1e-6
+
+
 # --- what an update is made of ----------------------------------------------------------------------------------------
 
 
@@ -214,6 +249,28 @@ def test_own_logprobs_are_those_of_the_policy_before_the_first_step(tiny_model: 
     assert metrics["ratio_max"] > 1.001
     for name in ("loss", "ratio", "ratio_max", "grad_norm", "entropy"):
         assert metrics[name] == pytest.approx(expected[name], abs=1e-5)
+
+
+def forwards(trainer: Trainer) -> list[int]:
+    """Rows of every forward pass of the policy from here on."""
+    seen: list[int] = []
+    trainer.backend.module.model.register_forward_hook(  # type: ignore[operator, union-attr]
+        lambda _, args, kwargs, __: seen.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    return seen
+
+
+def test_one_update_is_one_forward_pass_of_every_row(tiny_model: Path) -> None:
+    """No pass for old log-probs before the first step, none of a reference without a KL; one more for each later."""
+    for loss in (LossConfig(), LossConfig(old_logprobs="trainer")):
+        made = trainer(tiny_model, loss, micro_batch_tokens=20)
+        seen = forwards(made)
+        made.update(rollouts(), 0)
+        assert sum(seen) == 4
+    made = trainer(tiny_model, LossConfig(old_logprobs="trainer"), updates_per_batch=2)
+    seen = forwards(made)
+    made.update(rollouts(), 0)
+    assert sum(seen) == 4 + 2  # the second minibatch was scored before the first step
 
 
 def test_updates_per_batch_makes_that_many_optimiser_steps(tiny_model: Path) -> None:

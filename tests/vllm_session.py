@@ -16,7 +16,8 @@ import torch
 
 from concisecli import collectives
 from concisecli.config import HfConfig, SamplingConfig, VllmConfig
-from concisecli.policy import load_model, load_tokenizer, save_model, token_logprobs
+from concisecli.logprobs import token_logprobs
+from concisecli.policy import load_model, load_tokenizer, save_model
 from concisecli.records import Completion, ConciseError
 from concisecli.rollout import RolloutEngine, Sampling, check_probe, make_engine
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -106,6 +106,39 @@ def policy_loss(
     sums |= _ratio_sums(log_ratio, ratios, advantage, keep, eps_low=eps_low, eps_high=eps_high)
     sums["loss"] = loss
     return loss, {name: value.detach() for name, value in sums.items()}
+
+
+def token_slopes(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    *,
+    ref_logprobs: Tensor | None = None,
+    entropy: Tensor | None = None,
+    correction: Tensor | None = None,
+    **settings: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The derivatives of `policy_loss` by single tokens' log-probs and entropies: [n], [n].
+
+    Everything is [n], a token each; `settings` are `policy_loss`'s. Only for `ratio: token`, where no token's loss
+    depends on another's.
+    """
+    leaves = [x.detach()[:, None].requires_grad_() for x in (logprobs, entropy) if x is not None]
+    with torch.enable_grad():
+        loss, _ = policy_loss(
+            leaves[0],
+            old_logprobs[:, None],
+            advantages,
+            torch.ones_like(leaves[0], dtype=torch.bool),
+            weights,
+            ref_logprobs=None if ref_logprobs is None else ref_logprobs[:, None],
+            entropy=leaves[1] if entropy is not None else None,
+            correction=None if correction is None else correction[:, None],
+            **settings,
+        )
+        slopes = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return slopes[0][:, 0], slopes[1][:, 0] if entropy is not None and slopes[1] is not None else None
 
 
 def sft_nll(logprobs: Tensor, mask: Tensor, weights: Tensor) -> tuple[Tensor, Sums]:

@@ -48,6 +48,7 @@ class OptimiserConfig(StageConfig):
     lr_floor: float = Field(0.0, ge=0, le=1)  # cosine ends at this share of lr
     clip_norm: float = Field(1.0, gt=0)
     micro_batch_tokens: int = Field(16384, ge=1)
+    packing: Literal["auto", "on", "off"] = runtime("auto")  # rows end to end, unpadded; auto: with flash attention
     save_every: int = runtime(50, ge=1)
     trackers: Trackers = runtime(())
     backend: BackendConfig = TorchConfig()

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from concisecli import artifacts, checkpoints, collectives, groups, held_out, policy, prompts, weights
+from concisecli import artifacts, checkpoints, collectives, groups, held_out, logprobs, policy, prompts, weights
 from concisecli.backends import Backend, make_backend
 from concisecli.collection import Collected, Collector
 from concisecli.config import TrainConfig
@@ -99,7 +99,7 @@ def _probe(training: Training) -> None:
     if training.config.engine.type == "transformers":  # shares the trainer's module
         return
     ids = prompts.prompt_ids(training.tokenizer, training.problems[0].prompt, training.config.prompt)
-    expected = policy.sequence_logprobs(training.backend.module, ids)
+    expected = logprobs.sequence_logprobs(training.backend.module, ids)
     check_probe(training.engine, ids, expected, tolerance=PROBE_TOLERANCE[training.config.backend.dtype])
 
 
