@@ -92,8 +92,9 @@ def stages() -> str:
         lines += [f"### `uses: {kind}`", ""]
         needs = ", ".join(f"`{role}`" for role in stage.inputs) or "nothing"
         may = ", ".join("any other name" if role == "*" else f"`{role}`" for role in stage.optional)
+        makes = ", ".join(f"`{output}`" for output in stage.outputs)
         lines += [
-            f"Needs {needs}{f'; may be given {may}' if may else ''}. Makes {', '.join(f'`{o}`' for o in stage.outputs)}.",
+            f"Needs {needs}{f'; may be given {may}' if may else ''}. Makes {makes}.",
             "",
         ]
         lines += table(cls)
