@@ -27,7 +27,7 @@ from concisecli.named_inputs import named_commits, named_files, pin_sets, pinned
 from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
 from concisecli.references import bring, look_up
 from concisecli.stages import STAGES
-from concisecli.store import Output, RunManifest, Store, code_state, environment, key_of, split_config
+from concisecli.store import Output, RunManifest, Store, code_state, environment, key_of, said, split_config
 
 Action = Literal["skip", "resume", "run", "waits"]
 
@@ -242,7 +242,7 @@ class Runner:
             hashes |= {
                 f"{role} keys": [i.manifest.key if i.manifest else "" for i in group] for role, group in inputs.items()
             }
-        return key_of(spec.uses, STAGES[spec.uses].version, split_config(spec.config)[0], hashes, self.files(spec))
+        return key_of(spec.uses, STAGES[spec.uses].version, said(spec.config), hashes, self.files(spec))
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 

@@ -101,6 +101,35 @@ def split_config(config: BaseModel) -> tuple[dict[str, Any], dict[str, Any]]:
     return keyed, rest
 
 
+def said(config: BaseModel) -> dict[str, Any]:
+    """What of a config goes into the key: the settings that are not their default, of those that belong to it.
+
+    So a field that is added later, with a default that changes nothing, leaves every finished stage as it is. Who
+    changes what a default means raises the stage's version.
+    """
+    keyed = split_config(config)[0]
+    return {
+        name: said_value(getattr(config, name), keyed[name])
+        for name, field in type(config).model_fields.items()
+        if name in keyed and (name in TELL_TYPES or field.is_required() or keyed[name] != default_of(field))
+    }
+
+
+TELL_TYPES = ("type", "kind")  # which of several classes a part is; that class's own default is no default
+
+
+def said_value(value: Any, keyed: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return said(value)
+    if isinstance(value, Mapping):
+        return {str(k): said_value(v, keyed[str(k)]) for k, v in value.items()}
+    return keyed
+
+
+def default_of(field: Any) -> Any:
+    return split_value(field.get_default(call_default_factory=True))[0]
+
+
 def split_value(value: Any) -> tuple[Any, dict[str, Any]]:
     if isinstance(value, BaseModel):
         return split_config(value)

@@ -14,7 +14,20 @@ from typing import Any
 import pytest
 
 from concisecli.artifacts import sha256_path, write_json
-from concisecli.config import EvalConfig, FileSource, GraderConfig, HfConfig, TrainConfig, VllmConfig
+from concisecli.config import (
+    AdvantageConfig,
+    ChainsSource,
+    DataConfig,
+    EvalConfig,
+    FileSource,
+    GraderConfig,
+    HfConfig,
+    LogisticDifficulty,
+    RewardConfig,
+    StepDifficulty,
+    TrainConfig,
+    VllmConfig,
+)
 from concisecli.records import ConciseError
 from concisecli.store import (
     MANIFEST,
@@ -25,6 +38,7 @@ from concisecli.store import (
     Store,
     key_of,
     read_manifest,
+    said,
     split_config,
 )
 
@@ -62,7 +76,7 @@ KEY = "a" * 64
 
 def key(config: Any, **changes: Any) -> str:
     parts: dict[str, Any] = {"kind": "train", "version": 1, "inputs": {"model": ["h"]}, "files": {}}
-    return key_of(config=split_config(config)[0], **(parts | changes))
+    return key_of(config=said(config), **(parts | changes))
 
 
 def test_a_setting_that_changes_speed_only_does_not_change_the_key() -> None:
@@ -97,6 +111,23 @@ def test_a_path_is_no_part_of_a_key_but_its_content_is(tmp_path: Path) -> None:
     one, two = FileSource(path=tmp_path / "one"), FileSource(path=tmp_path / "two")
     assert split_config(one)[0] == split_config(two)[0]
     assert split_config(one)[1] == {"path": str(tmp_path / "one")}
+
+
+def test_a_setting_at_its_default_is_no_part_of_the_key_so_that_later_ones_change_nothing() -> None:
+    assert said(EvalConfig()) == {}
+    assert said(EvalConfig(samples=4, engine=HfConfig())) == {"samples": 4}
+    assert said(EvalConfig(engine=VllmConfig())) == {"engine": {"type": "vllm"}}
+    assert said(TrainConfig(steps=1)) == {"steps": 1}
+    assert said(TrainConfig(steps=1, reward=RewardConfig(wrong=-1))) == {"steps": 1, "reward": {"wrong": -1.0}}
+    assert said(TrainConfig(steps=1, grader=GraderConfig(workers=3))) == {"steps": 1}
+
+
+def test_what_is_not_at_its_default_tells_two_configs_apart() -> None:
+    sources = [{"c": ChainsSource(count=n)} for n in (3, 4)]
+    assert said(DataConfig(sources=sources[0])) != said(DataConfig(sources=sources[1]))
+    logistic, step = (AdvantageConfig(difficulty=d) for d in (LogisticDifficulty(), StepDifficulty()))
+    assert said(logistic) != said(step) != said(AdvantageConfig())
+    assert said(DataConfig(sources=sources[0])) != said(DataConfig(sources=sources[0], dedup=None))
 
 
 def test_the_key_of_today_is_the_key_of_tomorrow() -> None:
