@@ -83,7 +83,7 @@ def unwritable(path: Path, error: OSError) -> Exception:
         errno.EROFS: "the disk is read-only; choose another folder with --runs",
         errno.EACCES: "no right to write there; choose another folder with --runs",
         errno.EPERM: "no right to write there; choose another folder with --runs",
-        errno.ENOTDIR: "part of the path is a file, not a folder",
+        errno.ENOTDIR: "part of the path is a file, not a folder; choose another with --runs",
     }
     reason = reasons.get(error.errno or 0)
     return ConciseError(f"cannot write {path}: {reason}") if reason else error

@@ -12,6 +12,7 @@ from concisecli.config import (
     EvalConfig,
     MineConfig,
     NewModel,
+    OptimiserConfig,
     Pipeline,
     ReportConfig,
     SftConfig,
@@ -215,8 +216,7 @@ def train_faults(spec: StageSpec, config: TrainConfig) -> Found:
             f"{config.updates_per_batch} equal parts",
         )
     yield from evaluation_faults(spec, config)
-    if config.warmup_steps > config.steps * config.updates_per_batch * config.epochs:
-        yield "error", "warmup_steps", f"{name}: warmup_steps {config.warmup_steps} is more than all optimiser steps"
+    yield from warmup_faults(spec, config, config.steps * config.updates_per_batch * config.epochs)
     if reward.overlong == "soft" and not 0 < reward.overlong_window <= config.sampling.max_response_tokens:
         yield (
             "error",
@@ -317,8 +317,17 @@ def sft_faults(spec: StageSpec, config: SftConfig) -> Found:
             f"inputs.{name}",
             f"stage '{spec.name}': the input '{name}' is not in mix: say how many rows a batch",
         )
-    if config.warmup_steps > config.steps:
-        yield "error", "warmup_steps", f"stage '{spec.name}': warmup_steps {config.warmup_steps} is more than steps"
+    yield from warmup_faults(spec, config, config.steps)
+
+
+def warmup_faults(spec: StageSpec, config: OptimiserConfig, optimiser_steps: int) -> Found:
+    if config.warmup_steps > optimiser_steps:
+        yield (
+            "error",
+            "warmup_steps",
+            f"stage '{spec.name}': warmup_steps {config.warmup_steps} is more than its {optimiser_steps} optimiser "
+            f"steps; a tenth of them: --set {spec.name}.warmup_steps={optimiser_steps // 10}",
+        )
 
 
 def mine_faults(spec: StageSpec, config: MineConfig) -> Found:

@@ -40,6 +40,13 @@ def select(pipeline: Pipeline, selection: Selection) -> set[str]:
         chosen &= {selection.until, *ancestors(pipeline, selection.until)}
     if selection.from_:
         chosen &= {n for n in pipeline.stages if n == selection.from_ or selection.from_ in ancestors(pipeline, n)}
+    other = [n for n in selection.only if selection.kinds and pipeline.stages[n].uses not in selection.kinds]
+    if other:
+        of_kind = [n for n, s in pipeline.stages.items() if s.uses in selection.kinds]
+        raise UsageError(
+            f"{pipeline.path}: stage '{other[0]}' is no {' or '.join(selection.kinds)} stage, it uses "
+            f"{pipeline.stages[other[0]].uses}; those are {', '.join(of_kind) or 'none'}"
+        )
     if not chosen:
         there = ", ".join(f"{n} ({s.uses}{stage_number(s)})" for n, s in pipeline.stages.items())
         raise UsageError(f"{pipeline.path} has no such stage; its stages are {there}")

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from concisecli import stage_commands, tools
+from concisecli import inspection, stage_commands, tools
 from concisecli.flags import with_sets
 
 INTERRUPTED = 130
@@ -67,6 +67,7 @@ def options(
 
 
 app.command()(tools.init)
+app.command()(inspection.plan)
 app.command()(stage_commands.run)
 app.add_typer(data, name="data")
 data.command("build")(stage_commands.data_build)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from concisecli.pipeline import Outcome
+from concisecli.decisions import Outcome
+
+SHOWN = 4  # metrics on a line; --json has all
+FIRST = ("accuracy", "pass_at_1", "length", "kept", "rows", "loss", "truncated")
 
 
 def line_of(outcome: Outcome, width: int) -> str:
     parts = [f"{outcome.stage:<{width}}  {outcome.line}"]
     if outcome.outputs:
         parts.append(str(outcome.folder))
-    return "  ".join([*parts, *values_of(outcome.metrics)])
+    metrics = {name: outcome.metrics[name] for name in (*FIRST, *outcome.metrics) if name in outcome.metrics}
+    return "  ".join([*parts, *values_of(metrics)[:SHOWN]])
 
 
 def values_of(metrics: Mapping[str, Any]) -> list[str]:

@@ -2,56 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
 import shlex
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from concisecli import checkpoints
 from concisecli.artifacts import canonical_json, unwritable
-from concisecli.checks import check_pipeline, order, upstream
+from concisecli.checks import check_pipeline, maker, order, references, upstream
 from concisecli.chosen_stages import EVERYTHING, Selection, select
 from concisecli.config import NewModel, Pipeline, StageSpec
+from concisecli.decisions import FIRST, Decision, Outcome, beginning
 from concisecli.explain import difference, flat
 from concisecli.marked import DEFAULT
 from concisecli.named_inputs import named_commits, named_files, pin_sets, pinned_sets
-from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
+from concisecli.records import ConciseError, StageResult, StageRun, UsageError
 from concisecli.references import bring, look_up
 from concisecli.stages import STAGES
+from concisecli.stopping import sigterm_as_preempted
 from concisecli.store import Output, RunManifest, Store, code_state, environment, key_of, said, split_config
-
-Action = Literal["skip", "resume", "run", "waits"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What was decided for a stage, and what came of it. `waits`: its inputs are not made yet (dry run only)."""
-
-    stage: str
-    kind: str
-    action: Action
-    reason: str
-    folder: Path | None = None
-    outputs: Mapping[str, Path] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    @property
-    def line(self) -> str:
-        """`skip: same settings and inputs`, `resume at step 60`, `run: reward.alpha 0.05 -> 0.1`, `runs after rl1`"""
-        if self.action == "waits":
-            return self.reason
-        colon = ":" if self.action in ("run", "skip") else ""
-        return f"{self.action}{colon} {self.reason}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +36,6 @@ class Input:
     label: str
     digest: str | None
     path: Path | None
-    manifest: RunManifest | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    spec: StageSpec
-    action: Action
-    reason: str
-    key: str | None = None
     manifest: RunManifest | None = None
 
 
@@ -90,20 +56,21 @@ def execute(
     Raises UsageError when the pipeline cannot run, ConciseError when a stage cannot, Preempted after SIGTERM.
     """
     refuse_faults(pipeline, origins or {})
-    chosen = select(pipeline, selection)
-    runner = Runner(pipeline, Store(runs / pipeline.run), dry_run, flags, origins or {})
-    outcomes = []
+    runner = Runner(pipeline, Store(runs / pipeline.run), dry_run, flags, select(pipeline, selection), origins or {})
     with sigterm_as_preempted():
-        for name in order(pipeline):
-            if name in chosen:
-                outcome = runner.visit(pipeline.stages[name], force=name in selection.force)
-                outcomes.append(outcome)
-                tell(outcome)
-            else:
-                runner.look(pipeline.stages[name])
+        outcomes = list(runner.walk(selection.force, tell))
     if not dry_run:
         runner.store.hashes.save()
     return outcomes
+
+
+def foresee(
+    pipeline: Pipeline, runs: Path, origins: Mapping[str, str], flags: str = ""
+) -> tuple[list[Outcome], dict[str, RunManifest]]:
+    """What `execute` would do with the whole of a sound pipeline, and the manifests of what is finished."""
+    runner = Runner(pipeline, Store(runs / pipeline.run), True, flags, set(pipeline.stages), origins)
+    outcomes = list(runner.walk((), lambda outcome: None))
+    return outcomes, runner.finished
 
 
 def refuse_faults(pipeline: Pipeline, origins: Mapping[str, str]) -> None:
@@ -123,13 +90,39 @@ class Runner:
     """Goes through the stages in order and remembers the manifests of those that are finished."""
 
     def __init__(
-        self, pipeline: Pipeline, store: Store, dry_run: bool, flags: str, origins: Mapping[str, str] | None = None
+        self,
+        pipeline: Pipeline,
+        store: Store,
+        dry_run: bool,
+        flags: str,
+        chosen: set[str],
+        origins: Mapping[str, str],
     ) -> None:
         self.pipeline, self.store, self.dry_run, self.flags = pipeline, store, dry_run, flags
-        self.origins = origins or {}
+        self.chosen, self.origins = chosen, origins
         self.finished: dict[str, RunManifest] = {}
+        self.blocked: set[str] = set()
         self.verified: set[str] = set()
         self.troubled: dict[str, ConciseError] = {}
+
+    def walk(self, force: Sequence[str], tell: Callable[[Outcome], None]) -> Iterator[Outcome]:
+        """The chosen stages in order, each told as soon as it is decided (dry run) or done."""
+        for name in order(self.pipeline):
+            spec = self.pipeline.stages[name]
+            if name not in self.chosen:
+                self.look(spec)
+                continue
+            outcome = self.foreseen(spec, name in force) if self.dry_run else self.visit(spec, force=name in force)
+            tell(outcome)
+            yield outcome
+
+    def foreseen(self, spec: StageSpec, force: bool) -> Outcome:
+        """What `visit` would do; a stage that cannot run does not keep the others from being looked at."""
+        try:
+            return self.visit(spec, force=force)
+        except ConciseError as error:
+            self.blocked.add(spec.name)
+            return Outcome(spec.name, spec.uses, "blocked", str(error))
 
     def look(self, spec: StageSpec) -> None:
         """A stage that is not selected: note whether it is finished. What is wrong with it matters only to those that
@@ -147,10 +140,13 @@ class Runner:
     def visit(self, spec: StageSpec, *, force: bool) -> Outcome:
         """A selected stage: decide, and unless this is a dry run, do it."""
         missing = [s for s in self.pipeline.stages if s in upstream(self.pipeline, spec) and s not in self.finished]
+        if missing and self.dry_run and self.chosen.issuperset(missing):
+            blocked = [s for s in missing if s in self.blocked]
+            if blocked:
+                raise ConciseError(f"needs {', '.join(blocked)}, which cannot run")
+            return Outcome(spec.name, spec.uses, "waits", f"runs after {', '.join(missing)}")
         if missing:
-            if self.dry_run:
-                return Outcome(spec.name, spec.uses, "waits", f"runs after {', '.join(missing)}")
-            raise self.troubled.get(missing[0]) or self.not_made_yet(spec, missing[0])
+            raise self.troubled.get(missing[0]) or self.not_made_yet(spec, missing)
         spec, unknown = pinned_sets(spec, self.store)
         inputs = self.inputs(spec, fetch=False)
         unknown += [i.label for group in inputs.values() for i in group if i.digest is None]
@@ -165,16 +161,16 @@ class Runner:
             return self.outcome(decision)
         return self.run(decision, self.inputs(spec, fetch=True))
 
-    def not_made_yet(self, spec: StageSpec, maker: str) -> ConciseError:
+    def not_made_yet(self, spec: StageSpec, makers: Sequence[str]) -> ConciseError:
+        """Names every input that is missing and the one command that makes them all."""
         roles = [
             role
             for role, given in spec.inputs.items()
-            for one in (given if isinstance(given, tuple) else (given,))
-            if isinstance(one, str) and one.partition(".")[0] == maker
+            if any(maker(self.pipeline, one) in makers for one in references(given))
         ]
-        return ConciseError(
-            f"stage '{spec.name}' needs {roles[0]}, made by stage '{maker}'; run: {self.command(f'--until {maker}')}"
-        )
+        made_by = ("stage " if len(makers) == 1 else "stages ") + " and ".join(f"'{name}'" for name in makers)
+        run = self.command(f"--until {makers[0] if len(makers) == 1 else spec.name}")
+        return ConciseError(f"stage '{spec.name}' needs {' and '.join(roles)}, made by {made_by}; run: {run}")
 
     def command(self, words: str) -> str:
         """A command that the user can copy; a pipeline made by a command has no file to name."""
@@ -185,10 +181,7 @@ class Runner:
     # --- what goes in -------------------------------------------------------------------------------------------------
 
     def inputs(self, spec: StageSpec, *, fetch: bool) -> dict[str, tuple[Input, ...]]:
-        return {
-            role: tuple(self.input(one, fetch) for one in (given if isinstance(given, tuple) else (given,)))
-            for role, given in spec.inputs.items()
-        }
+        return {role: tuple(self.input(one, fetch) for one in references(given)) for role, given in spec.inputs.items()}
 
     def input(self, reference: str | NewModel, fetch: bool) -> Input:
         if isinstance(reference, str):
@@ -217,9 +210,12 @@ class Runner:
         changed = self.store.changed_outputs(manifest)
         if changed:
             folder = self.store.folder(manifest.stage, manifest.key)
-            paths = ", ".join(str(folder / manifest.outputs[name].path) for name in changed)
+            paths = [folder / manifest.outputs[name].path for name in changed]
+            gone = [path for path in paths if not path.exists()]
+            what = "is gone, which" if gone else "was changed since"
+            named = ", ".join(map(str, gone or paths))
             raise ConciseError(
-                f"{paths} was changed since stage '{manifest.stage}' made it; put it back, or make it anew: "
+                f"{named} {what} stage '{manifest.stage}' made{'' if gone else ' it'}; put it back, or make it anew: "
                 f"{self.command(f'--only {manifest.stage} --force {manifest.stage}')}"
             )
         self.verified.add(manifest.stage)
@@ -261,7 +257,7 @@ class Runner:
             at = f"at step {checkpoints.step_of(found)}" if found else "what was begun"
             return Decision(spec, "resume", at, key)
         older = self.store.newest(spec.name)
-        reason = "first time" if older is None else difference(older, self.described(spec, inputs))
+        reason = FIRST if older is None else difference(older, self.described(spec, inputs))
         return Decision(spec, "run", reason, key)
 
     def described(self, spec: StageSpec, inputs: Mapping[str, tuple[Input, ...]]) -> dict[str, Any]:
@@ -300,7 +296,7 @@ class Runner:
             if meanwhile is not None:  # another process finished it between our look and our lock
                 self.finished[spec.name] = meanwhile
                 return self.outcome(Decision(spec, "skip", "finished meanwhile by another process", key, meanwhile))
-            print(f"{spec.name}: {self.outcome(decision).line}", file=sys.stderr, flush=True)
+            print(f"{spec.name}: {beginning(decision)}", file=sys.stderr, flush=True)
             folder = self.store.begin(spec.name, key, anew=decision.reason == "forced")
             result = self.call(spec, folder, inputs)
             manifest = self.manifest(spec, folder, inputs, result)
@@ -370,26 +366,3 @@ def set_threads(threads: int) -> None:
 def threads_in_use(threads: int) -> int:
     said = os.environ.get("OMP_NUM_THREADS", "")
     return threads or (int(said) if said.isdigit() else 0) or os.cpu_count() or 1
-
-
-class Stopped(BaseException):
-    """SIGTERM on its way up: no `except Exception` of a library can take it for an error of its own."""
-
-
-@contextlib.contextmanager
-def sigterm_as_preempted() -> Iterator[None]:
-    """SIGTERM ends with exit code 75 (run again); a training loop that can save first takes it over meanwhile."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: Any) -> None:
-        raise Stopped
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except Stopped:
-        raise Preempted("stopped by SIGTERM; run the same command again to go on") from None
-    finally:
-        signal.signal(signal.SIGTERM, before)

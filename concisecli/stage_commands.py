@@ -15,7 +15,7 @@ from concisecli.flags import StageFlags, repeated, with_flags
 if TYPE_CHECKING:
     from concisecli.chosen_stages import Selection
     from concisecli.config import Pipeline
-    from concisecli.pipeline import Outcome
+    from concisecli.decisions import Outcome
 
 
 @with_flags
@@ -206,6 +206,11 @@ def finish(
     if flags.as_json:
         stages = [as_record(outcome) for outcome in outcomes]
         print(json.dumps({"pipeline": str(pipeline.path), "run": pipeline.run, "stages": stages}, ensure_ascii=False))
+    blocked = sum(outcome.action == "blocked" for outcome in outcomes)
+    if blocked:
+        from concisecli.records import ConciseError
+
+        raise ConciseError(f"{blocked} of {len(outcomes)} stages cannot run as things are; see above")
 
 
 def print_metrics(folder: Path, metrics: dict[str, Any], as_json: bool) -> None:

@@ -248,7 +248,9 @@ def read_manifest(path: Path) -> RunManifest:
 def cannot_write(path: Path, error: OSError) -> ConciseError:
     """Whatever the reason: nothing but making folders and opening files is tried where this is used."""
     known = unwritable(path, error)
-    return known if isinstance(known, ConciseError) else ConciseError(f"cannot write {path}: {error.strerror}")
+    if isinstance(known, ConciseError):
+        return known
+    return ConciseError(f"cannot write {path}: {error.strerror}; choose another folder with --runs")
 
 
 def note_time(folder: Path, event: str) -> None:

@@ -109,7 +109,7 @@ def test_run_prints_one_line_a_stage_on_stdout_and_progress_on_stderr(concise: C
     assert [line.split()[0] for line in first] == ["d", "test", "rl1", "mined", "rl2"]
     assert "run: first time  runs/t/rl1-" in first[2]
     assert "accuracy 0." in first[2]
-    assert "rl1: run: first time" in err
+    assert "rl1: begins\n" in err
     code, out, err = concise("run", "concise.yaml")
     assert (code, err) == (0, "")
     assert all(line.split()[1] == "skip:" for line in out.splitlines())
@@ -151,8 +151,8 @@ def test_an_input_that_is_not_made_names_the_command_with_its_flags(concise: Con
     code, out, err = concise("mine", "--seed", "1", "--runs", "else where")
     assert (code, out) == (1, "")
     assert err == (
-        "concise: stage 'mined' needs problems, made by stage 'd'; "
-        "run: concise run concise.yaml --until d --set seed=1 --runs 'else where'\n"
+        "concise: stage 'mined' needs problems and model, made by stages 'd' and 'rl1'; "
+        "run: concise run concise.yaml --until mined --set seed=1 --runs 'else where'\n"
     )
 
 

@@ -20,8 +20,9 @@ import pytest
 from concisecli import checkpoints
 from concisecli.artifacts import read_json, sha256_file, sha256_path, write_json, write_problems, write_text
 from concisecli.chosen_stages import Selection
+from concisecli.decisions import Outcome
 from concisecli.loading import load_pipeline, load_pipeline_with_origins
-from concisecli.pipeline import Outcome, execute
+from concisecli.pipeline import execute
 from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun, UsageError
 from concisecli.stages import STAGES, Stage
 
@@ -447,7 +448,7 @@ def test_a_stage_whose_inputs_are_not_made_names_the_command_that_makes_them(pla
         go(kinds=("train",), number=1)
     assert str(caught.value) == ("stage 'rl1' needs problems, made by stage 'd'; run: concise run p.yaml --until d")
     pipeline = load_pipeline(Path("p.yaml"))
-    with pytest.raises(ConciseError, match=r"--until d --set seed=1$"):
+    with pytest.raises(ConciseError, match=r"--until mined --set seed=1$"):
         execute(pipeline, Path("runs"), Selection(kinds=("mine",)), flags=" --set seed=1")
 
 
