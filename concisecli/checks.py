@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -89,9 +90,28 @@ def check_pipeline(pipeline: Pipeline, origins: Mapping[str, str] | None = None)
             order(pipeline)
         except UsageError as error:
             faults.append(Fault("error", "", str(error)))
-    return faults
+    return merged(faults)
 
 
+def merged(faults: Sequence[Fault]) -> list[Fault]:
+    """One fault where one flag did the same to several stages."""
+    found: dict[tuple[str, str], list[Fault]] = {}
+    for place, fault in enumerate(faults):
+        stage = ABOUT_A_STAGE.match(fault.message)
+        by_flag = stage is not None and fault.origin.startswith("--set ")
+        rest = fault.message[stage.end() :] if stage and by_flag else str(place)
+        found.setdefault((fault.level, rest), []).append(fault)
+    return [same[0] if len(same) == 1 else in_one(same) for same in found.values()]
+
+
+def in_one(faults: Sequence[Fault]) -> Fault:
+    names = [match.group(1) for fault in faults if (match := ABOUT_A_STAGE.match(fault.message))]
+    rest = ABOUT_A_STAGE.sub("", faults[0].message)
+    flag = faults[0].origin.replace(f"--set {names[0]}.", "--set ")
+    return Fault(faults[0].level, flag, f"stages {', '.join(names)}: {rest}")
+
+
+ABOUT_A_STAGE = re.compile(r"stage '([^']+)': ")
 Found = Iterator[tuple[Literal["error", "warning"], str, str]]  # level, dotted path below the stage, message
 
 

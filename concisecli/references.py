@@ -73,6 +73,8 @@ def path_digest(path: Path, store: Store) -> str:
     if not path.is_dir():
         return store.hashes.of(path)
     if not (path / "config.json").is_file():
+        if (path / "model" / "config.json").is_file():
+            raise ConciseError(f"{path} is the folder of a stage; its model is {path / 'model'}")
         return store.hashes.of(path)
     files = sorted({p for pattern in MODEL_FILES for p in path.glob(pattern) if p.is_file()})
     if not any(p.suffix == ".safetensors" for p in files):

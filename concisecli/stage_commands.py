@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,6 +86,12 @@ def train(
 @with_flags
 def evaluate(
     flags: StageFlags,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run's folder or a stage's: evaluate its weights.")
+    ] = None,
+    checkpoints: Annotated[
+        str, typer.Option(metavar="WHICH", help="With RUN: all, last, or numbers of updates: 50,100.")
+    ] = "last",
     model: Annotated[str | None, typer.Option(help="A folder or hf:ORG/NAME: evaluate it without a pipeline.")] = None,
     data: Annotated[
         list[str] | None, typer.Option(help="With --model: problems as a file, or a recipe. Repeatable.")
@@ -100,7 +107,8 @@ def evaluate(
 ) -> None:
     """Accuracy and lengths under budgets (the eval stages).
 
-    With --model and --data: any model on any problems, without a pipeline.
+    With --model and --data: any model on any problems, without a pipeline. With RUN: the weights that its trainings
+    wrote (`weights_every`) and ended with.
     """
     if regrade is not None:
         from concisecli.standalone import regraded
@@ -116,10 +124,25 @@ def evaluate(
     ]
     flags = flags.and_set(of_flags, first=preset_sets(preset) if preset else ())
     problems = [*(data or ()), *(suites_named(suite) if suite else ())]
+    if run is not None:
+        over_checkpoints(run, checkpoints, model, problems, flags)
+        return
     if model is None and not problems:
         stages(("eval",), flags)
         return
     alone(eval_pipeline(model, problems), ("data", "eval"), flags, "eval")
+
+
+def over_checkpoints(run: Path, which: str, model: str | None, problems: Sequence[str], flags: StageFlags) -> None:
+    """One eval a model folder and problem set, and a table of all."""
+    from concisecli.checkpoint_evals import eval_pipeline, table
+    from concisecli.records import UsageError
+
+    if model is not None:
+        raise UsageError("give either the folder of a run or --model, not both")
+    outcomes = alone(eval_pipeline(run, which, problems), ("data", "eval"), flags, "eval")
+    if not flags.as_json and not flags.dry_run:
+        print("\n".join(["", *table(outcomes)]))
 
 
 @with_flags
@@ -168,16 +191,23 @@ def work(given: Path | None, selection: Selection, flags: StageFlags) -> None:
     finish(pipeline, origins, selection, flags, overrides)
 
 
-def alone(tree: dict[str, Any], kinds: tuple[str, ...], flags: StageFlags, settings_of: str = "data") -> None:
-    """A pipeline made by the command itself; a `--set` is for its stages of the kind `settings_of`."""
+def alone(tree: dict[str, Any], kinds: tuple[str, ...], flags: StageFlags, settings_of: str = "data") -> list[Outcome]:
+    """A pipeline made by the command itself; a `--set` is for its stages of the kind `settings_of`, or of another kind
+    that alone has such a setting (`sources` of a data stage)."""
     from concisecli.chosen_stages import Selection
+    from concisecli.config import KINDS
     from concisecli.loading import pipeline_of
     from concisecli.standalone import named_sets
 
-    chosen = Selection(kinds=(settings_of,))
-    overrides = named_sets(flags.overrides, lambda some: pipeline_of(tree, some)[0], chosen)
+    overrides = flags.overrides
+    for kind in (*(k for k in kinds if k != settings_of), settings_of):
+        own = set(KINDS[kind].model_fields) - (set(KINDS[settings_of].model_fields) if kind != settings_of else set())
+        meant = [text for text in overrides if kind == settings_of or re.split(r"[.=]", text)[0] in own]
+        others = [text for text in overrides if text not in meant]
+        chosen = Selection(kinds=(kind,))
+        overrides = [*others, *named_sets(meant, lambda some: pipeline_of(tree, some)[0], chosen)]
     pipeline, origins = pipeline_of(tree, overrides)
-    finish(pipeline, origins, Selection(kinds=kinds, force=tuple(flags.force or ())), flags, overrides)
+    return finish(pipeline, origins, Selection(kinds=kinds, force=tuple(flags.force or ())), flags, overrides)
 
 
 def finish(
@@ -186,7 +216,7 @@ def finish(
     selection: Selection,
     flags: StageFlags,
     overrides: Sequence[str],
-) -> None:
+) -> list[Outcome]:
     """Execute and print: one line a stage as it ends, or one JSON document at the end."""
     from concisecli.aliases import spoken
     from concisecli.outcomes import as_record, line_of
@@ -211,6 +241,7 @@ def finish(
         from concisecli.records import ConciseError
 
         raise ConciseError(f"{blocked} of {len(outcomes)} stages cannot run as things are; see above")
+    return outcomes
 
 
 def print_metrics(folder: Path, metrics: dict[str, Any], as_json: bool) -> None:

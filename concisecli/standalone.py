@@ -62,24 +62,38 @@ def data_stage(recipe: str) -> dict[str, Any]:
 
 
 def eval_pipeline(model: str | None, data: Sequence[str]) -> dict[str, Any]:
-    """A pipeline that evaluates one model on each of some problem sets: parquet of `data build` as it is, other files
-    and recipes through a data stage."""
+    """A pipeline that evaluates one model on each of some problem sets."""
     if model is None or not data:
         raise UsageError("an evaluation without a pipeline needs both --model and --data")
     if not model.startswith("hf:") and not Path(model).exists():
         hub = re.fullmatch(r"[\w.-]+/[\w.-]+(@\w+)?", model)
         hint = f"; a model of the Hugging Face hub is written hf:{model}" if hub else ""
         raise UsageError(f"there is no model folder {model}{hint}")
+    stages, problems = problem_stages(data)
+    where = model if model.startswith("hf:") else str(model_folder(Path(model)).resolve())
+    for name, reference in problems.items():
+        stages[f"eval_{name}"] = {"uses": "eval", "inputs": {"model": where, "problems": reference}}
+    return {"run": "eval", "stages": stages} | trained_with(Path(where))
+
+
+def problem_stages(data: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(the data stages that some problem sets need, name -> reference of each set): parquet of `data build` as it is,
+    other files and recipes through a data stage."""
     stages: dict[str, Any] = {}
+    problems: dict[str, str] = {}
     for source in data:
         name = stage_name(source)
-        problems = str(Path(source).resolve())
+        problems[name] = str(Path(source).resolve())
         if not source.endswith(".parquet") or not Path(source).is_file():
             stages[name] = file_stage(source) if Path(source).exists() and not is_yaml(source) else data_stage(source)
-            problems = f"{name}.problems"
-        where = model if model.startswith("hf:") else str(Path(model).resolve())
-        stages[f"eval_{name}"] = {"uses": "eval", "inputs": {"model": where, "problems": problems}}
-    return {"run": "eval", "stages": stages} | trained_with(Path(model))
+            problems[name] = f"{name}.problems"
+    return stages, problems
+
+
+def model_folder(given: Path) -> Path:
+    """The model that is meant: that of a stage where the stage's folder is given."""
+    inside = given / "model"
+    return inside if not (given / "config.json").exists() and (inside / "config.json").exists() else given
 
 
 def trained_with(model: Path) -> dict[str, Any]:

@@ -27,23 +27,31 @@ class Watch:
         self.evaluations = [found for _, found in evaluations]
         self.first_on: dict[Kind, int] = {}
         self.last_on: dict[Kind, int] = {}
-        self.standing = alarms.of_evaluations(self.evaluations, config)  # until the next evaluation
+        self.of_training: Alarms = {}
+        self.of_evaluation = alarms.of_evaluations(self.evaluations, config)  # stands until the next evaluation
         if (folder / METRICS).is_file():
             for row in iter_jsonl(folder / METRICS):
                 if row["step"] < start:
                     self._remember(row, row["step"])
 
-    def evaluated(self, found: Evaluated) -> Alarms:
-        """What one more evaluation shows."""
-        self.evaluations.append(found)
-        self.standing = alarms.of_evaluations(self.evaluations, self.config)
-        return self.standing
+    def trained(self, metrics: Mapping[str, Any]) -> None:
+        """One more step."""
+        self.steps.append(_step(metrics))
+        self.of_training = alarms.of_steps(self.steps, self.config)
 
-    def look(self, metrics: Mapping[str, Any], step: int) -> tuple[dict[str, float], Alarms]:
+    def evaluated(self, found: Evaluated) -> None:
+        """One more evaluation."""
+        self.evaluations.append(found)
+        self.of_evaluation = alarms.of_evaluations(self.evaluations, self.config)
+
+    @property
+    def on(self) -> Alarms:
+        """The alarms that are on; weights that were made under one are not to be kept as the best."""
+        return self.of_evaluation | self.of_training
+
+    def look(self, step: int) -> tuple[dict[str, float], Alarms]:
         """(what goes into the row of `step`, the alarms that are new in it)."""
-        if "accuracy" in metrics:
-            self.steps.append(_step(metrics))
-        found = self.standing | alarms.of_steps(self.steps, self.config)
+        found = self.on
         new = {
             kind: text
             for kind, text in found.items()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from concisecli.artifacts import write_json
 from concisecli.config import TrainConfig
+from concisecli.store import split_config
 
 FOLDER = "weights"
 TRAINED_WITH = "trained_with.json"
@@ -23,7 +24,7 @@ def keep(folder: Path, done: int, config: TrainConfig, write: Callable[[str], No
     write(f"{FOLDER}/step-{done:06}")
     if not first:
         return
-    asked = {name: getattr(config, name).model_dump(mode="json") for name in ("prompt", "grader")}
+    asked = {name: split_config(getattr(config, name))[0] for name in ("prompt", "grader", "sampling")}
     write_json(folder / FOLDER / TRAINED_WITH, asked)
     there = kept(folder)
     for step in sorted(there)[: -config.weights_keep] if config.weights_keep else ():

@@ -35,6 +35,7 @@ FLOORS = {
     "planning": 4,
     "cli": 5,
     "standalone": 5,
+    "checkpoint_evals": 5,
     "outcomes": 5,
     "flags": 5,
     "tools": 5,

@@ -58,6 +58,7 @@ def run(stage: StageRun) -> StageResult:
         for step in range(training.start, training.config.steps):
             collected = training.collector.collect(step)
             metrics = groups.metrics(collected.everyone, collected.chosen) | _update(training, collected, step)
+            training.watch.trained(metrics)
             metrics |= _evaluate(training, step + 1)
             alarm = _watch(training, metrics, step)
             _log(training, collected, metrics, step)
@@ -115,7 +116,7 @@ def _evaluate_untrained(training: Training) -> None:
 
 def _evaluate(training: Training, done: int) -> dict[str, float]:
     """Where due after `done` updates: the metrics of the held-out problems, with the weights kept in best/ if they are
-    the best so far and no alarm tells against them."""
+    the best so far and no alarm is on."""
     evaluation = training.held_out
     if evaluation is None or not evaluation.due(done):
         return {}
@@ -123,15 +124,15 @@ def _evaluate(training: Training, done: int) -> dict[str, float]:
         found = evaluation.evaluate(
             training.engine, training.grader, training.tokenizer, think_open=training.think_open, done=done
         )
-        alarms = training.watch.evaluated(held_out.evaluated(found))
-        if not alarms and evaluation.improves(found, done):
+        training.watch.evaluated(held_out.evaluated(found))
+        if not training.watch.on and evaluation.improves(found, done):
             _write_model(training, held_out.BEST)
     return evaluation.metrics(found)
 
 
 def _watch(training: Training, metrics: dict[str, float], step: int) -> str | None:
     """Puts the alarms of this step into its metrics and says the new ones; what they say where they are acted on."""
-    on, new = training.watch.look(metrics, step)
+    on, new = training.watch.look(step)
     metrics |= on
     if not new:
         return None
