@@ -75,6 +75,25 @@ def atomic_write(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which stands in the place of `folder` once it is durable; an error leaves what was there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    making = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir()
+    yield making
+    for file in making.iterdir():
+        sync_file(file)
+    sync_folder(making)
+    if folder.exists():
+        os.rename(folder, old)
+    os.rename(making, folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def unwritable(path: Path, error: OSError) -> Exception:
     """A ConciseError where the reason is the disk or the rights; any other error as it is."""
     reasons = {

@@ -1,4 +1,4 @@
-"""What holds the training state: plain torch, or DeepSpeed sharding it over many processes.
+"""What holds the training state, and how one is made: plain torch, or DeepSpeed sharding it over many processes.
 
 Both take a loss that is this rank's share of a sum over the global batch and add gradients up over ranks, so that one
 trainer serves both. In bfloat16 the optimiser always steps fp32 masters: torch keeps fp32 weights and computes under
@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
-import math
-import os
-import sys
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from concisecli import collectives
-from concisecli.batching import TrainBatch
+from concisecli import adapters, collectives, policy
+from concisecli.batching import Row, TrainBatch, collate
 from concisecli.config import DeepSpeedConfig, OptimiserConfig, TorchConfig
-from concisecli.logprobs import Slopes, packs, token_logprobs
+from concisecli.logprobs import Slopes, token_logprobs
 from concisecli.records import ConciseError
 
 Dtype = Literal["float32", "bfloat16"]
@@ -60,24 +56,103 @@ class Backend(Protocol):
     def set_lr(self, lr: float) -> None: ...
 
     def named_weights(self) -> Iterable[tuple[str, Tensor]]:
-        """Every weight in full, by name: a collective where weights are sharded. Tied weights come once."""
+        """Every weight in full, one at a time and an adapter's part added, by the names of the plain model: a
+        collective where weights are sharded. Tied weights come once."""
+        ...
+
+    def adapter_weights(self) -> Iterable[tuple[str, Tensor]]:
+        """The adapter's own weights in full, by the names of peft's files: a collective as `named_weights`."""
         ...
 
     def save(self, folder: Path, state: dict[str, Any]) -> None:
-        """Write weights, optimiser and the caller's `state` (whatever JSON gives back unchanged) into `folder`, a
-        collective. Making the folder durable, and whole or absent, is the work of `checkpoints`."""
+        """Write what trains, its optimiser and the caller's `state` (whatever JSON gives back unchanged) into `folder`,
+        a collective. Making the folder durable, and whole or absent, is the work of `checkpoints`."""
         ...
 
     def load(self, folder: Path) -> dict[str, Any]:
-        """Take up what `save` wrote, bit for bit, and return the caller's state."""
+        """Take up what `save` wrote, bit for bit, and return the caller's state. A checkpoint of another number of
+        processes is taken up to rounding, or refused with a ConciseError that says why."""
         ...
 
 
-def make_backend(config: TorchConfig | DeepSpeedConfig, module: torch.nn.Module, optimiser: OptimiserConfig) -> Backend:
-    """The backend that `config.type` names, training `module` with AdamW as `optimiser` says."""
+class Reference(Protocol):
+    def score(self, batch: TrainBatch, *, temperature: float) -> Tensor:
+        """[B, T] log-probs by the frozen model at the response's positions, without a gradient; a collective where it
+        is sharded."""
+        ...
+
+
+def make_backend(
+    config: TorchConfig | DeepSpeedConfig, model: Path | torch.nn.Module, optimiser: OptimiserConfig
+) -> Backend:
+    """The backend that `config.type` names, training `model` (a folder, or what is loaded already) with AdamW as
+    `optimiser` says, or an adapter in it. Raises ConciseError when the folder or the settings do not fit it."""
     if config.type == "deepspeed":
-        return DeepSpeedBackend(config, module, optimiser)
-    return TorchBackend(config, module, optimiser)
+        from concisecli.backend_deepspeed import DeepSpeedBackend, load_model
+
+        module = load_model(config, model) if isinstance(model, Path) else model
+        return DeepSpeedBackend(config, _prepared(module, optimiser), optimiser)
+    from concisecli.backend_torch import TorchBackend
+
+    module = policy.load_model(model) if isinstance(model, Path) else model
+    return TorchBackend(config, _prepared(module, optimiser), optimiser)
+
+
+def make_reference(config: OptimiserConfig, model: Path, backend: Backend) -> Reference:
+    """The model in the folder `model`, from which `backend` started, as it was: what the KL is measured from. For an
+    adapter it is the base that is in memory anyway; with ZeRO-3 it is sharded like the policy."""
+    if config.adapter:
+        return AdapterOff(backend)
+    if config.backend.type == "deepspeed" and config.backend.zero_stage == 3:
+        from concisecli.backend_deepspeed import ShardedReference
+
+        return ShardedReference(config.backend, model, packed=backend.packed)
+    module = policy.load_model(model, config.backend.dtype)
+    return FrozenModel(module, config.backend.dtype, backend.device, packed=backend.packed)
+
+
+class FrozenModel:
+    """A whole model on this rank's device."""
+
+    def __init__(self, module: torch.nn.Module, dtype: Dtype, device: torch.device, *, packed: bool = False) -> None:
+        self.module = module.to(device).eval().requires_grad_(False)
+        self._settings: dict[str, Any] = {"dtype": dtype, "with_entropy": False, "packed": packed}
+
+    @torch.no_grad()
+    def score(self, batch: TrainBatch, *, temperature: float) -> Tensor:
+        return score(self.module, batch, temperature=temperature, **self._settings)[0]
+
+
+class AdapterOff:
+    """The policy's own base."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @torch.no_grad()
+    def score(self, batch: TrainBatch, *, temperature: float) -> Tensor:
+        with adapters.switched_off(self._backend.module):
+            return self._backend.score(batch, temperature=temperature, with_entropy=False)[0]
+
+
+@torch.no_grad()
+def sequence_logprobs(backend: Backend, ids: Sequence[int]) -> list[float]:
+    """log pi(ids[t] | ids[:t]) at temperature 1 for t = 1.., by the policy that trains: a collective."""
+    batch = collate([Row(tuple(ids[:1]), tuple(ids[1:]))], pad_id=0).to(backend.device)
+    return [float(x) for x in backend.score(batch, temperature=1.0, with_entropy=False)[0][0, 1:]]
+
+
+def write_model(backend: Backend, tokenizer: Any, folder: Path) -> None:
+    """The weights as they are as an ordinary Hugging Face folder, whole or not at all: a collective. The first rank
+    writes, and no rank ever holds more than one file of them."""
+    _first_rank_takes(
+        backend, backend.named_weights(), lambda w: policy.save_model(backend.module, tokenizer, folder, w)
+    )
+
+
+def write_adapter(backend: Backend, folder: Path) -> None:
+    """The adapter alone, as peft's folder: a collective."""
+    _first_rank_takes(backend, backend.adapter_weights(), lambda w: adapters.save(backend.module, dict(w), folder))
 
 
 def score(
@@ -92,7 +167,10 @@ def score(
 ) -> Scores:
     """`token_logprobs` of a batch under the arithmetic of `dtype`; also what a frozen reference is scored with."""
     device = batch.input_ids.device.type
-    with torch.autocast(device, torch.bfloat16) if dtype == "bfloat16" else contextlib.nullcontext():
+    with (
+        torch.autocast(device, torch.bfloat16) if dtype == "bfloat16" else contextlib.nullcontext(),
+        _recomputing(module),
+    ):
         return token_logprobs(
             module,
             batch.input_ids,
@@ -105,215 +183,48 @@ def score(
         )
 
 
-class TorchBackend:
-    """Replicated weights, AdamW, gradients summed over ranks: one process, or a few with a model that fits each."""
-
-    def __init__(self, config: TorchConfig, module: torch.nn.Module, optimiser: OptimiserConfig) -> None:
-        collectives.init()
-        self.device = collectives.device()
-        self.rank, self.world = collectives.rank(), collectives.world()
-        self.module = module.to(self.device).eval()  # no dropout: the policy that trains is the one that sampled
-        self.optimiser = _adamw(module, optimiser)
-        self._dtype: Dtype = config.dtype
-        self.packed = packs(self.module, optimiser.packing)
-        self._clip_norm = optimiser.clip_norm
-        self._params = [p for p in module.parameters() if p.requires_grad]
-        self._norm: Tensor | None = None  # of the gradient summed over ranks, once that is done
-
-    def score(
-        self, batch: TrainBatch, *, temperature: float, with_entropy: bool, slopes: Slopes | None = None
-    ) -> Scores:
-        settings = {"temperature": temperature, "with_entropy": with_entropy, "slopes": slopes, "packed": self.packed}
-        return score(self.module, batch, dtype=self._dtype, **settings)
-
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
-
-    def finite(self) -> bool:
-        return math.isfinite(self._total_norm())  # a NaN or an infinity anywhere makes the norm one
-
-    def step(self) -> float:
-        norm = self._total_norm()
-        torch.nn.utils.clip_grads_with_norm_(self._params, self._clip_norm, self._norm)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        self._norm = None
-        return norm
-
-    def set_lr(self, lr: float) -> None:
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, param in self.module.named_parameters():
-            yield name, param.detach()
-
-    def save(self, folder: Path, state: dict[str, Any]) -> None:
-        _write_state(folder, state)
-        if self.rank == 0:
-            held = {"module": self.module.state_dict(), "optimiser": self.optimiser.state_dict()}
-            torch.save(held, folder / "torch.pt")
-        collectives.barrier()
-
-    def load(self, folder: Path) -> dict[str, Any]:
-        held = torch.load(folder / "torch.pt", map_location=self.device, weights_only=True)
-        self.module.load_state_dict(held["module"])
-        self.optimiser.load_state_dict(held["optimiser"])
-        return _read_state(folder)
-
-    def _total_norm(self) -> float:
-        if self._norm is None:
-            if self.world > 1:
-                self._sum_over_ranks()
-            self._norm = torch.nn.utils.get_total_norm([p.grad for p in self._params if p.grad is not None])
-        return self._norm.item()
-
-    def _sum_over_ranks(self) -> None:
-        for param in self._params:
-            if param.grad is None:
-                param.grad = torch.zeros_like(param)
-        flat = torch.cat([p.grad.flatten() for p in self._params])
-        torch.distributed.all_reduce(flat)
-        for param, part in zip(self._params, flat.split([p.numel() for p in self._params]), strict=True):
-            param.grad.copy_(part.view_as(param))
+@contextlib.contextmanager
+def _recomputing(module: torch.nn.Module) -> Iterator[None]:
+    """Let gradient checkpointing, where it is on, happen: transformers keeps it for layers in training mode. Only the
+    layers themselves are put into it, not what is in them, where it would mean dropout."""
+    layers = [m for m in module.modules() if isinstance(m, GradientCheckpointingLayer) and m.gradient_checkpointing]
+    for layer in layers:
+        layer.training = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
 
 
-class DeepSpeedBackend:
-    """DeepSpeed with ZeRO 0-3 under torchrun, the deepspeed launcher or alone.
-
-    One optimiser step is one `engine.step()` after any number of `backward`s with gradient accumulation left to us:
-    DeepSpeed's own divides by a fixed number of micro-batches, which is wrong when their token counts differ.
-    """
-
-    def __init__(self, config: DeepSpeedConfig, module: torch.nn.Module, optimiser: OptimiserConfig) -> None:
-        deepspeed = _import_deepspeed()
-        collectives.init(alone=True)
-        deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), auto_mpi_discovery=False)
-        self.device = collectives.device()
-        self.rank, self.world = collectives.rank(), collectives.world()
-        self.module = module.eval()
-        self._zero = deepspeed.zero
-        self._zero_stage = config.zero_stage
-        self._norm = math.nan  # ZeRO-0 only
-        self._spread = torch.zeros((), dtype=torch.float64, device=self.device)
-        module.to(self.device)
-        for param in module.parameters():
-            param.register_hook(self._watch)
-        self.packed = packs(module, optimiser.packing)
-        adamw = _adamw(module, optimiser)
-        if config.zero_stage == 0:
-            # It gives no norm, and sums gradients over ranks only within its own step: clip there.
-            adamw.register_step_pre_hook(lambda *_: self._clip_unsharded(optimiser.clip_norm))
-        self.engine, *_ = deepspeed.initialize(
-            model=_Scorer(module, config.dtype if config.zero_stage == 0 else "float32"),
-            optimizer=adamw,
-            config=_deepspeed_json(config, optimiser),
-            dist_init_required=False,
-        )
-
-    def score(
-        self, batch: TrainBatch, *, temperature: float, with_entropy: bool, slopes: Slopes | None = None
-    ) -> Scores:
-        settings = {"temperature": temperature, "with_entropy": with_entropy, "slopes": slopes, "packed": self.packed}
-        return self.engine(batch, **settings)
-
-    def backward(self, loss: Tensor) -> None:
-        self.engine.backward(loss * self.world)  # DeepSpeed divides the sum over ranks by their number
-
-    def finite(self) -> bool:
-        (spread,) = collectives.reduce([self._spread.item()])
-        return math.isfinite(spread)
-
-    def step(self) -> float:
-        self.engine.step()
-        self._spread.zero_()
-        return self._norm if self._zero_stage == 0 else float(self.engine.get_global_grad_norm())
-
-    def set_lr(self, lr: float) -> None:
-        for group in self.engine.optimizer.param_groups:
-            group["lr"] = lr
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, param in self.module.named_parameters():
-            if self._zero_stage < 3:
-                yield name, param.detach()
-                continue
-            with self._zero.GatheredParameters([param], modifier_rank=None):
-                whole = param.detach().clone()  # the gathered one is freed when the block ends
-            yield name, whole
-
-    def save(self, folder: Path, state: dict[str, Any]) -> None:
-        _write_state(folder, state)
-        self.engine.save_checkpoint(str(folder), tag="deepspeed", save_latest=False)
-        collectives.barrier()
-
-    def load(self, folder: Path) -> dict[str, Any]:
-        path, _ = self.engine.load_checkpoint(str(folder), tag="deepspeed")
-        if path is None:
-            raise ConciseError(f"{folder} holds no DeepSpeed checkpoint for this number of processes and ZeRO stage")
-        return _read_state(folder)
-
-    def _watch(self, grad: Tensor) -> None:
-        """Remember whether a gradient was ever not finite: fp32 ZeRO does not look, and shards are out of reach."""
-        low, high = torch.aminmax(grad)
-        self._spread += high.double() - low.double()
-
-    def _clip_unsharded(self, clip_norm: float) -> None:
-        self._norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm).item()
+def _prepared(module: Any, config: OptimiserConfig) -> torch.nn.Module:
+    if config.adapter:
+        adapters.attach(module, config.adapter, seed=config.seed)
+    if config.gradient_checkpointing:
+        try:
+            module.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+        except ValueError as error:
+            raise ConciseError(f"gradient_checkpointing: {error}") from error
+    return module
 
 
-class _Scorer(torch.nn.Module):
-    """The policy as DeepSpeed sees it: its hooks gather and free weights around one forward call, ours."""
-
-    def __init__(self, policy: torch.nn.Module, dtype: Dtype) -> None:
-        super().__init__()
-        self.policy = policy
-        self._dtype = dtype
-
-    def forward(self, batch: TrainBatch, **settings: Any) -> Scores:
-        return score(self.policy, batch, dtype=self._dtype, **settings)
-
-
-def _adamw(module: torch.nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
-    params = [p for p in module.parameters() if p.requires_grad]
+def adamw(module: torch.nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
+    params = [param for _, param in adapters.trainable(module)]
     return torch.optim.AdamW(
         params, lr=config.lr, betas=config.adam_betas, weight_decay=config.weight_decay, fused=True
     )
 
 
-def _import_deepspeed() -> Any:
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    os.environ.setdefault("LOCAL_RANK", str(collectives.local_rank()))  # it insists, also without a launcher
-    try:
-        import deepspeed
-        from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder
-    except ImportError as error:
-        raise ConciseError("backend 'deepspeed' is not installed; pip install 'concise[gpu]', or use torch") from error
-    # Else the first init on a CPU compiles a C++ op: 30-80 s, and fatal without g++ and ninja. Plain gloo does.
-    ShareMemCommBuilder.is_compatible = lambda self, verbose=False: False
-    for handler in deepspeed.utils.logger.handlers:
-        handler.setStream(sys.stderr)  # stdout is for results
-    deepspeed.utils.logger.setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.c10d_logger")  # its own calls
-    return deepspeed
+def _first_rank_takes(backend: Backend, weights: Iterable[tuple[str, Tensor]], write: Any) -> None:
+    if backend.rank == 0:
+        write(weights)
+    else:
+        for _ in weights:  # takes part in gathering each, and lets it go
+            pass
+    collectives.barrier()
 
 
-def _deepspeed_json(config: DeepSpeedConfig, optimiser: OptimiserConfig) -> dict[str, Any]:
-    sharded = config.zero_stage > 0
-    return {
-        "train_micro_batch_size_per_gpu": 1,  # only counted, never used: we form the micro-batches
-        "gradient_accumulation_steps": 1,
-        "managed_gradient_accumulation": False,
-        "gradient_clipping": optimiser.clip_norm if sharded else 0.0,
-        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
-        "zero_allow_untested_optimizer": True,  # torch's AdamW: its resume is bit-exact, DeepSpeed's CPU Adam is not
-        "bf16": {"enabled": sharded and config.dtype == "bfloat16"},
-        "steps_per_print": None,
-    }
-
-
-def _write_state(folder: Path, state: dict[str, Any]) -> None:
+def write_state(folder: Path, state: dict[str, Any]) -> None:
     text = json.dumps(state)
     if json.loads(text) != state:
         raise TypeError("the state of a checkpoint must come back unchanged from JSON: no tuples, no integer keys")
@@ -323,5 +234,5 @@ def _write_state(folder: Path, state: dict[str, Any]) -> None:
     collectives.barrier()
 
 
-def _read_state(folder: Path) -> dict[str, Any]:
+def read_state(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "state.json").read_text(encoding="utf-8"))

@@ -193,14 +193,16 @@ def outside_faults(pipeline: Pipeline, role: str, reference: str) -> Iterator[tu
 def possible_outputs(spec: StageSpec) -> tuple[str, ...]:
     """What a stage can make under its settings."""
     outputs = STAGES[spec.uses].outputs
+    absent: set[str] = set()
     if isinstance(spec.config, DataConfig):
         kinds = {s.rows for s in spec.config.sources.values() if getattr(s, "role", "rows") == "rows"}
-        absent = set() if "problems" in kinds else {"problems"}
+        absent |= set() if "problems" in kinds else {"problems"}
         absent |= set() if kinds - {"problems"} else {"examples"}
-        return tuple(o for o in outputs if o not in absent)
     if isinstance(spec.config, TrainConfig) and not spec.config.evaluate_every:
-        return tuple(o for o in outputs if o not in EVALUATED)
-    return outputs
+        absent |= set(EVALUATED)
+    if isinstance(spec.config, OptimiserConfig) and not spec.config.adapter:
+        absent.add("adapter")
+    return tuple(o for o in outputs if o not in absent)
 
 
 # --- settings that must fit each other --------------------------------------------------------------------------------

@@ -400,11 +400,17 @@ def located(node: Marked, cls: type[BaseModel]) -> Marked:
         part = changed.get(name)
         if part is None:
             continue
-        if Path in (field.annotation, *get_args(field.annotation)) and isinstance(part.value, str):
+        extra = field.json_schema_extra
+        is_path = Path in (field.annotation, *get_args(field.annotation))
+        if isinstance(part.value, str) and (is_path or (isinstance(extra, dict) and extra.get("or_file"))):
             full = os.path.abspath(part.base / os.path.expanduser(part.value))
             changed[name] = Marked(full, part.origin, part.base)
         elif get_origin(field.annotation) is dict and part.is_mapping:
             for model in model_classes(get_args(field.annotation)[1]):
                 part = Marked({k: located(v, model) for k, v in part.value.items()}, part.origin, part.base)
+            changed[name] = part
+        elif part.is_mapping:
+            for model in model_classes(field.annotation):
+                part = located(part, model)
             changed[name] = part
     return Marked(changed, node.origin, node.base)

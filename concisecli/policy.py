@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import (
     AddedToken,
@@ -21,9 +20,10 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen2Tokenizer,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils import logging as transformers_logging
 
-from concisecli.artifacts import sync_file, sync_folder
+from concisecli.artifacts import replaced_folder, write_json
 from concisecli.config import NewModelConfig
 from concisecli.logprobs import hidden_states, output_head
 from concisecli.records import ConciseError
@@ -31,6 +31,7 @@ from concisecli.records import ConciseError
 transformers_logging.disable_progress_bar()  # stderr belongs to the stage's own progress line
 
 EOS, PAD = "<|endoftext|>", "<pad>"
+SHARD_BYTES = 5 * 10**9  # of one safetensors file, and of what the rank that writes holds in memory
 HEAD_TOLERANCE = 1e-3  # relative; what a rounding of bfloat16 or another kernel cannot reach is a transformed logit
 
 
@@ -45,8 +46,9 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         raise ConciseError(f"{path}: no tokenizer loads from here ({_first_line(error)})") from error
 
 
-def load_model(path: str | Path, dtype: str = "float32") -> PreTrainedModel:
-    """The causal language model of a Hugging Face folder, in `float32` or `bfloat16`, in eval mode.
+def load_model(path: str | Path, dtype: str = "float32", *, check: bool = True) -> PreTrainedModel:
+    """The causal language model of a Hugging Face folder, in `float32` or `bfloat16`, in eval mode. `check` is off for
+    a model that lies in shards, which is looked at (`check_head`) when it can be run.
 
     Raises ConciseError when nothing loads, or when the model changes its logits after the output embedding (soft caps,
     scales): log-probs computed from hidden states would then be those of another model.
@@ -56,7 +58,8 @@ def load_model(path: str | Path, dtype: str = "float32") -> PreTrainedModel:
     except (OSError, ValueError, KeyError) as error:
         raise ConciseError(f"{path}: no causal language model loads from here ({_first_line(error)})") from error
     module.eval()
-    _check_head(module, path)
+    if check:
+        check_head(module)
     return cast(PreTrainedModel, module)
 
 
@@ -114,14 +117,15 @@ def _byte_alphabet() -> list[str]:
 
 
 @torch.no_grad()
-def _check_head(module: PreTrainedModel, path: str | Path) -> None:
+def check_head(module: PreTrainedModel) -> None:
+    """Raises ConciseError when log-probs from hidden states would not be the model's own; see `load_model`."""
     ids = torch.arange(min(4, module.config.get_text_config().vocab_size))[None].to(module.device)
     whole = module(input_ids=ids, use_cache=False).logits.float()
     ours = output_head(module)(hidden_states(module, ids, None)).float()
     if (whole - ours).abs().max() > HEAD_TOLERANCE * (1 + whole.abs().max()):
         raise ConciseError(
-            f"{path}: {type(module).__name__} changes its logits after the output embedding (a soft cap or a scale), "
-            "which is not supported; choose a model without one"
+            f"{module.name_or_path}: {type(module).__name__} changes its logits after the output embedding (a soft cap "
+            "or a scale), which is not supported; choose a model without one"
         )
 
 
@@ -190,26 +194,57 @@ def save_model(
     policy: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
-    weights: Iterable[tuple[str, Tensor]] | Mapping[str, Tensor] | None = None,
+    weights: Iterable[tuple[str, Tensor]] | None = None,
+    *,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write an ordinary Hugging Face folder (safetensors, config, generation config, tokenizer) whole or not at all.
 
-    `weights` are saved in the place of the policy's own, for backends that gather shards. An existing folder at
+    `weights` are saved in the place of the policy's own, for backends that gather shards: they are taken one by one and
+    written a file of at most `shard_bytes` at a time, so that no more than that is ever held. An existing folder at
     `folder` is replaced after the new one is durable.
     """
-    folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    making = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(making, ignore_errors=True)
-    state = None if weights is None else dict(weights.items() if isinstance(weights, Mapping) else weights)
-    policy.save_pretrained(making, state_dict=state)
-    tokenizer.save_pretrained(making)
-    for file in making.iterdir():
-        sync_file(file)
-    sync_folder(making)
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    if folder.exists():
-        os.rename(folder, old)
-    os.rename(making, folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with replaced_folder(Path(folder)) as making:
+        if weights is None:
+            policy.save_pretrained(making)
+        elif getattr(policy, "_weight_conversions", None):
+            # Files that name weights otherwise than the module does are for transformers, and only whole.
+            policy.save_pretrained(making, state_dict=dict(weights))
+        else:
+            _save_configs(policy, making)
+            _save_in_shards(weights, making, shard_bytes)
+        tokenizer.save_pretrained(making)
+
+
+def _save_configs(policy: PreTrainedModel, folder: Path) -> None:
+    policy.config.dtype = str(policy.dtype).removeprefix("torch.")
+    policy.config.architectures = [type(policy).__name__]
+    policy.config.save_pretrained(folder)
+    if policy.generation_config is not None:
+        policy.generation_config.save_pretrained(folder)
+
+
+def _save_in_shards(weights: Iterable[tuple[str, Tensor]], folder: Path, limit: int) -> None:
+    """model.safetensors, or several files and the index by which transformers and vLLM find them."""
+    parts: list[list[str]] = []
+    held: dict[str, Tensor] = {}
+    total = 0
+
+    def write() -> None:
+        save_file(held, str(folder / f"part-{len(parts)}"), metadata={"format": "pt"})
+        parts.append(list(held))
+        held.clear()
+
+    for name, weight in weights:
+        if held and sum(w.nbytes for w in held.values()) + weight.nbytes > limit:
+            write()
+        held[name] = weight.detach().cpu().contiguous()
+        total += weight.nbytes
+    write()
+    names = [SAFE_WEIGHTS_NAME]
+    if len(parts) > 1:
+        names = [f"model-{i + 1:05}-of-{len(parts):05}.safetensors" for i in range(len(parts))]
+        where = {weight: name for part, name in zip(parts, names, strict=True) for weight in part}
+        write_json(folder / SAFE_WEIGHTS_INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": where})
+    for i, name in enumerate(names):
+        (folder / f"part-{i}").rename(folder / name)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from concisecli import collectives
 from concisecli.algo import corrections, losses
-from concisecli.backends import Backend, score
+from concisecli.backends import Backend, Reference
 from concisecli.batching import Row, TrainBatch, canonical, collate, micro_batches, minibatches, share
 from concisecli.config import LossConfig, OptimiserConfig, SftConfig, TrainConfig
 from concisecli.foretold import Foretold
@@ -51,7 +51,7 @@ class Trainer:
         *,
         loss: LossConfig | None = None,
         temperature: float = 1.0,
-        reference: torch.nn.Module | None = None,
+        reference: Reference | None = None,
         max_response_tokens: int = 1,
     ) -> None:
         if loss and (loss.kl_coef > 0) != (reference is not None):
@@ -61,7 +61,7 @@ class Trainer:
         self._config = config
         self._pad_id = pad_id
         self._temperature = temperature
-        self._reference = None if reference is None else reference.to(backend.device).eval().requires_grad_(False)
+        self._reference = reference
         self._max_response_tokens = max_response_tokens
         self._parts = config.updates_per_batch if isinstance(config, TrainConfig) else 1
         self._epochs = config.epochs if isinstance(config, TrainConfig) else 1
@@ -160,11 +160,12 @@ class Trainer:
     def _policy_loss(
         self, loss: LossConfig, batch: TrainBatch, counts: _Counts, *, first: bool
     ) -> tuple[Tensor, losses.Sums]:
+        # Before the policy's own pass: ZeRO-3 and a switched adapter want nothing between it and its backward.
+        reference = self._reference and self._reference.score(batch, temperature=self._temperature)
         # Before the first step the policy still is the one that sampled: its own log-probs cost no pass of their own.
         own = loss.old_logprobs == "trainer" and first
         corrects_here = self._corrects and own and not self._masks
         weights = self._token_weights(loss.reduce, batch, counts)
-        reference = self._reference_logprobs(batch)
         settings = {
             "eps_low": loss.eps_low,
             "eps_high": loss.eps_high,
@@ -224,20 +225,6 @@ class Trainer:
             max_response_tokens=self._max_response_tokens,
         )
         return weights * batch.weights
-
-    @torch.no_grad()
-    def _reference_logprobs(self, batch: TrainBatch) -> Tensor | None:
-        if self._reference is None:
-            return None
-        dtype = self._config.backend.dtype
-        return score(
-            self._reference,
-            batch,
-            dtype=dtype,
-            temperature=self._temperature,
-            with_entropy=False,
-            packed=self.backend.packed,
-        )[0]
 
     def _with_own_logprobs(self, shares: list[list[list[Row]]]) -> list[list[list[Row]]]:
         """The minibatches with the trainer's log-probs as the old ones, except one that is used before any step."""

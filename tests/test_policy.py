@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from concisecli import policy
+from concisecli import artifacts, policy
 from concisecli.config import NewModelConfig
 from concisecli.records import ConciseError
 from tests.conftest import WORDS
@@ -180,6 +182,30 @@ def test_weights_gathered_elsewhere_are_saved_in_the_place_of_the_policys_own(
     assert not (module.model.norm.weight == 0.5).any()
 
 
+def test_a_large_model_is_written_in_several_files_that_are_held_one_at_a_time(
+    module: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    given, most = 0, 0
+
+    def one_by_one() -> Iterator[tuple[str, Tensor]]:
+        nonlocal given, most
+        for name, weight in module.named_parameters():
+            given += weight.nbytes
+            written = sum(file.stat().st_size for file in tmp_path.glob(".m.*.tmp/part-*"))
+            most = max(most, given - written)
+            yield name, weight.detach() + 1
+
+    largest = max(p.nbytes for p in module.parameters())
+    policy.save_model(module, tokenizer, tmp_path / "m", one_by_one(), shard_bytes=largest)
+    files = sorted((tmp_path / "m").glob("*.safetensors"))
+    index = json.loads((tmp_path / "m/model.safetensors.index.json").read_text())
+    assert len(files) > 2
+    assert {*index["weight_map"].values()} == {file.name for file in files}
+    assert most <= 2 * largest  # one file, and the weight that no longer fitted into it
+    again = dict(policy.load_model(tmp_path / "m").named_parameters())
+    assert all(torch.equal(again[name], weight + 1) for name, weight in module.named_parameters())
+
+
 def test_saving_again_replaces_the_whole_folder(module: Any, tokenizer: Any, tmp_path: Path) -> None:
     policy.save_model(module, tokenizer, tmp_path / "m")
     (tmp_path / "m/stale").write_text("x")
@@ -197,7 +223,7 @@ def test_a_save_that_fails_leaves_the_old_folder_whole(
     def full_disk(*_: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(policy, "sync_file", full_disk)
+    monkeypatch.setattr(artifacts, "sync_file", full_disk)
     with pytest.raises(OSError, match="No space"):
         policy.save_model(module, tokenizer, tmp_path / "m")
     assert {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir()} == before

@@ -156,7 +156,7 @@ def test_a_batch_that_is_full_at_once_is_not_refilled(stage):
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_step_and_keeps_the_rows(stage, monkeypatch):
-    from concisecli.backends import TorchBackend
+    from concisecli.backend_torch import TorchBackend
 
     backward = TorchBackend.backward
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from concisecli import collectives, logprobs, policy
-from concisecli.backends import TorchBackend
+from concisecli.backend_torch import TorchBackend
+from concisecli.backends import FrozenModel
 from concisecli.batching import Row, example_row
 from concisecli.config import LossConfig, OptimiserConfig, SftConfig, TorchConfig, TrainConfig
 from concisecli.trainer import NonFiniteError, Trainer, learning_rate
@@ -84,6 +85,7 @@ def trainer(model: Path, loss: LossConfig | None = None, **fields: Any) -> Train
         with torch.no_grad():
             for p in reference.parameters():
                 p.mul_(1.1)
+        reference = FrozenModel(reference, "float32", torch.device("cpu"))
     backend = Recorded(TorchConfig(), module, config)
     made = Trainer(
         backend, config, 0, loss=loss, temperature=TEMPERATURE, reference=reference, max_response_tokens=LIMIT
@@ -312,7 +314,7 @@ def test_a_reference_is_needed_exactly_when_the_kl_is_on(tiny_model: Path) -> No
     with pytest.raises(ValueError, match="reference"):
         Trainer(backend, train_config(), 0, loss=LossConfig(kl_coef=0.1))
     with pytest.raises(ValueError, match="reference"):
-        Trainer(backend, train_config(), 0, loss=LossConfig(), reference=module)
+        Trainer(backend, train_config(), 0, loss=LossConfig(), reference=FrozenModel(module, "float32", backend.device))
 
 
 def test_sft_learns_a_sentence_by_heart(tiny_model: Path) -> None:

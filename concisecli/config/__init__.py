@@ -41,12 +41,20 @@ from concisecli.config.stages import (
     TrainConfig,
     Variant,
 )
-from concisecli.config.training import BackendConfig, DeepSpeedConfig, NewModelConfig, OptimiserConfig, TorchConfig
+from concisecli.config.training import (
+    AdapterConfig,
+    BackendConfig,
+    DeepSpeedConfig,
+    NewModelConfig,
+    OptimiserConfig,
+    TorchConfig,
+)
 
 __all__ = [
     "KINDS",
     "SHARED",
     "SUITES",
+    "AdapterConfig",
     "AdvantageConfig",
     "AgreementConfig",
     "AlarmConfig",

@@ -19,12 +19,12 @@ class Stage:
 STAGES: dict[str, Stage] = {
     "data": Stage("concisecli.stages.data:run", (), (), ("problems", "examples", "dropped", "card")),
     "distill": Stage("concisecli.stages.distill:run", ("model", "problems"), (), ("examples", "dropped", "metrics")),
-    "sft": Stage("concisecli.stages.sft:run", ("model",), ("*",), ("model", "metrics")),
+    "sft": Stage("concisecli.stages.sft:run", ("model",), ("*",), ("model", "adapter", "metrics")),
     "train": Stage(
         "concisecli.stages.train:run",
         ("model", "problems"),
         ("evaluation",),
-        ("model", "best", "evaluations", "pass_rates", "metrics", "rollouts"),
+        ("model", "best", "adapter", "evaluations", "pass_rates", "metrics", "rollouts"),
     ),
     "mine": Stage(
         "concisecli.stages.mine:run", ("problems",), ("model", "pass_rates", "extra"), ("problems", "pass_rates")

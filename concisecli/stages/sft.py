@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from concisecli import artifacts, checkpoints, collectives, policy, prompts
-from concisecli.backends import make_backend
+from concisecli.backends import make_backend, write_adapter, write_model
 from concisecli.batching import Row, example_row
 from concisecli.config import SftConfig
 from concisecli.monitor import Monitor, note
@@ -29,14 +29,15 @@ class Examples:
 
 
 def run(stage: StageRun) -> StageResult:
-    """Train the model on the examples; see `SftConfig`. Writes model/ and metrics.jsonl; resumes bit by bit."""
+    """Train the model on the examples; see `SftConfig`. Writes model/, metrics.jsonl and, where one is trained,
+    adapter/; resumes bit by bit."""
     config: SftConfig = stage.config
     with ExitStack() as stack:
         asked_to_stop = stack.enter_context(checkpoints.stop_signal())
         collectives.init(alone=config.backend.type == "deepspeed")
         tokenizer = policy.load_tokenizer(stage.one("model"))
         mix = {role: _examples(stage, role, tokenizer, number) for role, number in config.mix.items()}
-        backend = make_backend(config.backend, policy.load_model(stage.one("model")), config)
+        backend = make_backend(config.backend, stage.one("model"), config)
         trainer = Trainer(backend, config, tokenizer.pad_token_id or 0)
         folder = stage.folder / "checkpoints"
         checkpoint = checkpoints.latest(folder, warn=True)
@@ -62,10 +63,12 @@ def run(stage: StageRun) -> StageResult:
                 checkpoints.save(folder, step + 1, backend, {"step": step + 1, "offsets": monitor.offsets()})
             if stop:
                 raise Preempted(f"stopped on request after step {step + 1}; run the same command again to go on")
-        weights = dict(backend.named_weights())  # a collective: every rank gathers, the first one writes
-        if collectives.rank() == 0:
-            policy.save_model(backend.module, tokenizer, stage.folder / "model", weights)
-        return StageResult({"model": "model", "metrics": "metrics.jsonl"}, {"loss": metrics["loss"]})
+        write_model(backend, tokenizer, stage.folder / "model")
+        outputs = {"model": "model", "metrics": "metrics.jsonl"}
+        if config.adapter:
+            write_adapter(backend, stage.folder / "adapter")
+            outputs["adapter"] = "adapter"
+        return StageResult(outputs, {"loss": metrics["loss"]})
 
 
 def batch(mix: dict[str, Examples], config: SftConfig, step: int) -> list[Row]:

@@ -8,8 +8,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from concisecli import artifacts, checkpoints, collectives, groups, held_out, logprobs, policy, prompts, weights
-from concisecli.backends import Backend, make_backend
+from concisecli import artifacts, checkpoints, collectives, groups, held_out, policy, prompts, weights
+from concisecli.backends import (
+    Backend,
+    make_backend,
+    make_reference,
+    sequence_logprobs,
+    write_adapter,
+    write_model,
+)
 from concisecli.collection import Collected, Collector
 from concisecli.config import TrainConfig
 from concisecli.grader.grading import GraderPool
@@ -47,9 +54,10 @@ class Training:
 def run(stage: StageRun) -> StageResult:
     """Train the policy on the problems; see `TrainConfig` for every setting.
 
-    Writes model/, metrics.jsonl, pass_rates.jsonl, rollouts/ and, with an `evaluation` input, evaluations/ and best/.
-    Resumes from the newest checkpoint bit by bit. Raises NonFiniteError before a step that would spoil the weights,
-    Preempted after the state was saved on SIGTERM, ConciseError for an alarm with `on_alarm: stop`.
+    Writes model/, metrics.jsonl, pass_rates.jsonl, rollouts/ and, with an `evaluation` input, evaluations/ and best/,
+    with an `adapter` adapter/. Resumes from the newest checkpoint bit by bit. Raises NonFiniteError before a step that
+    would spoil the weights, Preempted after the state was saved on SIGTERM, ConciseError for an alarm with `on_alarm:
+    stop`.
     """
     with ExitStack() as stack:
         asked_to_stop = stack.enter_context(checkpoints.stop_signal())
@@ -97,11 +105,18 @@ def _update(training: Training, collected: Collected, step: int) -> dict[str, fl
 
 def _probe(training: Training) -> None:
     """The engine must hold the weights that were just trained: some engines have kept stale ones without a word."""
-    if training.config.engine.type == "transformers":  # shares the trainer's module
+    if shares_module(training.config):
         return
     ids = prompts.prompt_ids(training.tokenizer, training.problems[0].prompt, training.config.prompt)
-    expected = logprobs.sequence_logprobs(training.backend.module, ids)
+    expected = sequence_logprobs(training.backend, ids)
     check_probe(training.engine, ids, expected, tolerance=PROBE_TOLERANCE[training.config.backend.dtype])
+
+
+def shares_module(config: TrainConfig) -> bool:
+    """Whether rollouts are sampled from the very module that trains; one that is in shards cannot be sampled from, as
+    ranks would have to generate in step."""
+    sharded = config.backend.type == "deepspeed" and config.backend.zero_stage == 3
+    return config.engine.type == "transformers" and not sharded
 
 
 # --- on the side ------------------------------------------------------------------------------------------------------
@@ -198,14 +213,16 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     collectives.init(alone=config.backend.type == "deepspeed")
     model = stage.one("model")
     tokenizer = policy.load_tokenizer(model)
-    backend = make_backend(config.backend, policy.load_model(model), config)
+    backend = make_backend(config.backend, model, config)
     problems = _fitting(artifacts.read_problems(stage.one("problems")), tokenizer, config)
     checkpoint = checkpoints.latest(stage.folder / "checkpoints", warn=True)
     state = backend.load(checkpoint) if checkpoint else {"step": 0, "cursor": 0, "offsets": {}, "best": None}
     if collectives.rank() == 0:
         _forget_after(stage.folder, state["step"])
     collectives.barrier()
-    engine = make_engine(config.engine, model, module=backend.module, longest=_longest(config))
+    engine = make_engine(
+        config.engine, model, module=backend.module if shares_module(config) else None, longest=_longest(config)
+    )
     if checkpoint:
         engine.sync_weights(backend.named_weights())
     think_open = prompts.opens_think(tokenizer, config.prompt)
@@ -257,7 +274,7 @@ def _trainer(config: TrainConfig, backend: Backend, tokenizer: Any, model: Path)
         tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
         loss=config.loss,
         temperature=config.sampling.temperature,
-        reference=policy.load_model(model, config.backend.dtype) if config.loss.kl_coef > 0 else None,
+        reference=make_reference(config, model, backend) if config.loss.kl_coef > 0 else None,
         max_response_tokens=config.sampling.max_response_tokens,
     )
 
@@ -307,9 +324,7 @@ def _save(training: Training, step: int) -> None:
 
 
 def _write_model(training: Training, name: str) -> None:
-    weights = dict(training.backend.named_weights())  # a collective: every rank gathers, the first one writes
-    if collectives.rank() == 0:
-        policy.save_model(training.backend.module, training.tokenizer, training.stage.folder / name, weights)
+    write_model(training.backend, training.tokenizer, training.stage.folder / name)
 
 
 def _say_if_nothing_was_learned(training: Training) -> None:
@@ -324,17 +339,22 @@ def _say_if_nothing_was_learned(training: Training) -> None:
 
 def _finish(training: Training, last: dict[str, float]) -> StageResult:
     _write_model(training, "model")
+    extra = {}
+    if training.config.adapter:
+        write_adapter(training.backend, training.stage.folder / "adapter")
+        extra["adapter"] = "adapter"
     _say_if_nothing_was_learned(training)
     shown = ("accuracy", "length", "truncated", "groups/all_right", "signal_share/tokens")
-    return _result(training, {name: last[name] for name in shown if name in last})
+    return _result(training, {name: last[name] for name in shown if name in last}, **extra)
 
 
-def _result(training: Training, metrics: dict[str, Any]) -> StageResult:
+def _result(training: Training, metrics: dict[str, Any], **extra: str) -> StageResult:
     outputs = {
         "model": "model",
         "metrics": "metrics.jsonl",
         "pass_rates": "pass_rates.jsonl",
         "rollouts": "rollouts",
+        **extra,
     }
     if training.held_out and training.held_out.best:
         outputs |= {"best": held_out.BEST, "evaluations": held_out.FOLDER}
