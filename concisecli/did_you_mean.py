@@ -23,8 +23,8 @@ def suggestion(key: str, parent: tuple[str, ...], cls: type[BaseModel]) -> str |
     paths = list(tree(cls))
     same = [p for p in paths if p[-1] == key]
     if same:
-        shortest = min(same, key=len)
-        return ".".join(shortest)
+        # Of two at one depth the one in a part that is always there: `reward.alpha` before `adapter.alpha`.
+        return ".".join(min(same, key=lambda p: (len(p), cls.model_fields[p[0]].default is None)))
     beside = nearest(key, [p[-1] for p in paths if p[:-1] == parent])
     if beside:
         return beside

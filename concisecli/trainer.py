@@ -171,7 +171,7 @@ class Trainer:
             "eps_high": loss.eps_high,
             "kl_coef": loss.kl_coef,
             "entropy_coef": loss.entropy_coef,
-            "total_tokens": counts.tokens,
+            "total_tokens": self._tokens_behind_means(loss, batch, counts),
         }
         foretold = Foretold(
             batch,
@@ -221,10 +221,24 @@ class Trainer:
             reduce,
             batch.token_counts,
             total_tokens=counts.tokens,
-            total_rows=counts.rows,
+            total_rows=self._planned_rows if reduce == "micro-token" else counts.rows,
             max_response_tokens=self._max_response_tokens,
         )
         return weights * batch.weights
+
+    def _tokens_behind_means(self, loss: LossConfig, batch: TrainBatch, counts: _Counts) -> float:
+        """What entropy and KL are divided by: the tokens of the batch, or what makes them means over a micro-batch."""
+        if loss.reduce != "micro-token":
+            return counts.tokens
+        lengths = batch.token_counts
+        return float(lengths.sum() * self._planned_rows / (lengths > 0).sum().clamp(min=1))
+
+    @property
+    def _planned_rows(self) -> float:
+        """Rows of a minibatch in which no group was dropped."""
+        config = self._config
+        assert isinstance(config, TrainConfig)
+        return config.batch_problems * config.sampling.group_size / config.updates_per_batch
 
     def _with_own_logprobs(self, shares: list[list[list[Row]]]) -> list[list[list[Row]]]:
         """The minibatches with the trainer's log-probs as the old ones, except one that is used before any step."""

@@ -68,6 +68,19 @@ def test_the_surrogate_is_clipped_higher_above_than_below(
     close(clipped_surrogate(ratios, advantages, eps_low=0.2, eps_high=0.2), [symmetric_up, symmetric_down])
 
 
+def test_micro_token_is_the_mean_over_each_micro_batch_times_its_share_of_the_planned_rows() -> None:
+    """Eight rows were planned; groups were dropped, and two micro-batches of 12 and 4 tokens are left."""
+
+    def weights(*lengths: int) -> Tensor:
+        counts = torch.tensor(lengths)
+        return row_weights("micro-token", counts, total_tokens=99, total_rows=8, max_response_tokens=99)
+
+    close(weights(7, 5), [2 / 8 / 12] * 2, atol=1e-8)
+    close(weights(3, 1), [2 / 8 / 4] * 2, atol=1e-8)
+    close(weights(3, 0, 1), [2 / 8 / 4] * 3, atol=1e-8)  # a row that trains nothing counts for nothing
+    close(weights(0), [0.0])
+
+
 @pytest.mark.parametrize(
     ("d", "kl"),
     [

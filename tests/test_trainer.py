@@ -19,7 +19,7 @@ from concisecli import collectives, logprobs, policy
 from concisecli.backend_torch import TorchBackend
 from concisecli.backends import FrozenModel
 from concisecli.batching import Row, example_row
-from concisecli.config import LossConfig, OptimiserConfig, SftConfig, TorchConfig, TrainConfig
+from concisecli.config import LossConfig, OptimiserConfig, SamplingConfig, SftConfig, TorchConfig, TrainConfig
 from concisecli.trainer import NonFiniteError, Trainer, learning_rate
 
 LIMIT = 16
@@ -177,6 +177,19 @@ def test_on_policy_the_gradient_is_that_of_advantage_times_logprob_over_the_deno
 ) -> None:
     made = trainer(tiny_model, LossConfig(reduce=reduce, old_logprobs="trainer"))
     made.update(rollouts(), 0)
+    assert apart(made.backend.gradient, by_hand(tiny_model, rollouts(), weight)) < 1e-6  # type: ignore[attr-defined]
+
+
+def test_micro_token_is_leads_mean_over_each_micro_batch_whatever_was_dropped(tiny_model: Path) -> None:
+    """Rows of 7 and 5 tokens in one micro-batch, of 3 and 1 in the other; 8 rows were planned, 4 are left."""
+    sizes = {"batch_problems": 1, "sampling": SamplingConfig(group_size=8), "micro_batch_tokens": 20}
+    loss = LossConfig(reduce="micro-token", old_logprobs="trainer")
+    made = trainer(tiny_model, loss, **sizes)
+    made.update(rollouts(), 0)
+
+    def weight(row: Row) -> float:
+        return row.advantage * 2 / 8 / (12 if row.tokens in (7, 5) else 4)
+
     assert apart(made.backend.gradient, by_hand(tiny_model, rollouts(), weight)) < 1e-6  # type: ignore[attr-defined]
 
 

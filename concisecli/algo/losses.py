@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Reduce = Literal["token", "sequence", "sequence-sum-norm"]
+Reduce = Literal["token", "sequence", "sequence-sum-norm", "micro-token"]
 Sums = dict[str, Tensor]
 
 MAX_LOG = (
@@ -38,6 +38,10 @@ def row_weights(
     token              mean over all tokens of the batch: 1 / total_tokens
     sequence           mean over rows of the mean over their tokens: 1 / (total_rows * length)
     sequence-sum-norm  mean over rows of their token sums over a constant: 1 / (total_rows * max_response_tokens)
+    micro-token        mean over the tokens of this micro-batch, times its share of `total_rows`, there the rows that
+                       the batch was meant to have: rows / (total_rows * tokens of the micro-batch). What GRPO-LEAD's
+                       released code does (verl's `masked_mean` in each micro-batch), and the one reduction whose
+                       gradient depends on how rows are put into micro-batches.
     """
     lengths = lengths.to(torch.float64 if lengths.dtype == torch.float64 else torch.float32)
     rows = max(total_rows, 1)  # an all-masked batch weighs nothing: its sums are zero anyway
@@ -47,7 +51,9 @@ def row_weights(
         return 1.0 / (rows * lengths.clamp(min=1))
     if reduce == "sequence-sum-norm":
         return torch.full_like(lengths, 1.0 / (rows * max_response_tokens))
-    raise ValueError(f"reduce '{reduce}' is none of token, sequence, sequence-sum-norm")
+    if reduce == "micro-token":
+        return torch.full_like(lengths, 1.0) * (lengths > 0).sum() / (rows * lengths.sum().clamp(min=1))
+    raise ValueError(f"reduce '{reduce}' is none of token, sequence, sequence-sum-norm, micro-token")
 
 
 def policy_loss(

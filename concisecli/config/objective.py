@@ -96,7 +96,8 @@ class LossConfig(Config):
     eps_high: float = Field(0.2, ge=0)  # GRPO++: 0.28 (clip-higher)
     entropy_coef: float = Field(0.0, ge=0)  # ConciseR's alpha
     kl_coef: float = Field(0.0, ge=0)  # ConciseR's beta; 0: no reference model is loaded
-    reduce: Literal["token", "sequence", "sequence-sum-norm"] = "token"
+    # micro-token: the mean over each micro-batch, as LEAD's code takes it; alone in depending on micro_batch_tokens
+    reduce: Literal["token", "sequence", "sequence-sum-norm", "micro-token"] = "token"
     ratio: Literal["token", "sequence"] = "token"  # sequence: GSPO's length-normalised ratio
     old_logprobs: Literal["sampler", "trainer"] = "sampler"
     # Of the difference between sampler and trainer, by importance weights; needs old_logprobs: trainer.
