@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from concisecli import limits
 from concisecli.artifacts import sync_file, sync_folder, unwritable, write_json
 from concisecli.monitor import note
 from concisecli.records import Preempted
@@ -127,7 +128,8 @@ def barrier(backend: Backend) -> None:
 
 @contextlib.contextmanager
 def stop_signal() -> Iterator[Callable[[], bool]]:
-    """For a loop that can save between two steps: yields a question that SIGTERM turns to True.
+    """For a loop that can save between two steps: yields a question that SIGTERM or a limit of the
+    command turns to True.
 
         with stop_signal() as asked:
             for step in ...:
@@ -147,10 +149,10 @@ def stop_signal() -> Iterator[Callable[[], bool]]:
         heard = True
 
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield lambda: limits.reached() is not None
         return
     before = signal.signal(signal.SIGTERM, hear)
     try:
-        yield lambda: heard
+        yield lambda: heard or limits.reached() is not None
     finally:
         signal.signal(signal.SIGTERM, before)

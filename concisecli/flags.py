@@ -28,6 +28,12 @@ OnlyFlag = Annotated[list[str] | None, typer.Option("--only", metavar="STAGE", h
 ForceFlag = Annotated[
     list[str] | None, typer.Option("--force", metavar="STAGE", help="Make this stage anew. Repeatable.")
 ]
+HoursFlag = Annotated[
+    float | None, typer.Option("--max-hours", min=0, help="Save and stop after so long, with exit code 75.")
+]
+TokensFlag = Annotated[
+    int | None, typer.Option("--max-tokens", min=1, help="The same after so many response tokens were sampled.")
+]
 RUNS = Path("runs")
 
 
@@ -43,6 +49,8 @@ class StageFlags:
     dry_run: DryRunFlag = False
     as_json: JsonFlag = False
     runs: RunsFlag = RUNS
+    max_hours: HoursFlag = None
+    max_tokens: TokensFlag = None
 
     @property
     def overrides(self) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from concisecli import collectives, evaluation
+from concisecli import collectives, evaluation, limits
 from concisecli.algo.alarms import Evaluated
 from concisecli.artifacts import read_json, read_problems, write_json, write_parquet
 from concisecli.config import EvalConfig, TrainConfig
@@ -68,6 +68,7 @@ class HeldOut:
             left_out=self.left_out,
         )
         if collectives.rank() == 0:
+            limits.spend(sum(row["length"] for row in rows))
             write_parquet(folder / "completions.parquet", rows)
             write_json(folder / "scores.json", found)
         return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from concisecli import checkpoints
+from concisecli import checkpoints, limits
 from concisecli.artifacts import canonical_json, unwritable
 from concisecli.checks import check_pipeline, maker, order, references, upstream
 from concisecli.chosen_stages import EVERYTHING, Selection, select
@@ -22,7 +22,7 @@ from concisecli.decisions import FIRST, Decision, Outcome, beginning
 from concisecli.explain import difference, flat
 from concisecli.marked import DEFAULT
 from concisecli.named_inputs import named_commits, named_files, pin_sets, pinned_sets
-from concisecli.records import ConciseError, StageResult, StageRun, UsageError
+from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
 from concisecli.references import bring, look_up
 from concisecli.stages import STAGES
 from concisecli.stopping import sigterm_as_preempted
@@ -296,6 +296,8 @@ class Runner:
             if meanwhile is not None:  # another process finished it between our look and our lock
                 self.finished[spec.name] = meanwhile
                 return self.outcome(Decision(spec, "skip", "finished meanwhile by another process", key, meanwhile))
+            if limits.reached():
+                raise Preempted(limits.stopped(f"before stage '{spec.name}'"))
             print(f"{spec.name}: {beginning(decision)}", file=sys.stderr, flush=True)
             folder = self.store.begin(spec.name, key, anew=decision.reason == "forced")
             result = self.call(spec, folder, inputs)

@@ -219,6 +219,7 @@ def finish(
 ) -> list[Outcome]:
     """Execute and print: one line a stage as it ends, or one JSON document at the end."""
     from concisecli.aliases import spoken
+    from concisecli.limits import limited
     from concisecli.outcomes import as_record, line_of
     from concisecli.pipeline import execute
 
@@ -232,7 +233,8 @@ def finish(
             print(line_of(outcome, width), flush=True)
 
     again = repeated(overrides, flags.runs)
-    outcomes = execute(pipeline, flags.runs, selection, flags.dry_run, origins=origins, flags=again, tell=tell)
+    with limited(flags.max_hours, flags.max_tokens):
+        outcomes = execute(pipeline, flags.runs, selection, flags.dry_run, origins=origins, flags=again, tell=tell)
     if flags.as_json:
         stages = [as_record(outcome) for outcome in outcomes]
         print(json.dumps({"pipeline": str(pipeline.path), "run": pipeline.run, "stages": stages}, ensure_ascii=False))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from concisecli import collectives, evaluation
+from concisecli import collectives, evaluation, limits
 from concisecli.artifacts import json_line, read_json, read_parquet, read_problems, write_json, write_parquet
 from concisecli.config import EvalConfig, GraderConfig
 from concisecli.evaluation import SAMPLED, Row, fit, in_order
@@ -26,7 +26,7 @@ from concisecli.grader.grading import GraderPool
 from concisecli.monitor import note, progress
 from concisecli.policy import load_tokenizer
 from concisecli.prompts import opens_think
-from concisecli.records import ConciseError, Problem, StageResult, StageRun
+from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun
 from concisecli.reports import attempts, scores
 from concisecli.rollout import make_engine
 from concisecli.store import HashCache
@@ -54,7 +54,9 @@ def run(stage: StageRun) -> StageResult:
     if not (stage.folder / COMPLETIONS).exists():
         earlier = first_decides(lambda: sampled_before(stage))
         if not earlier:
-            generate(stage, tokenizer, model, fitting)
+            left = generate(stage, tokenizer, model, fitting)
+            if any(collectives.gather(left)):
+                raise Preempted(limits.stopped(f"with {sum(collectives.gather(left))} parts left to sample"))
         collectives.barrier()
         if collectives.rank() == 0:
             grade(stage.folder, earlier or parts_of(stage.folder), fitting, config.grader)
@@ -138,20 +140,27 @@ def parts_of(folder: Path) -> list[Path]:
     return sorted((folder / PARTS).glob("part-*.parquet"))
 
 
-def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Problem]) -> None:
-    """Sample the problems that no part holds yet; this rank's share of them."""
+def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Problem]) -> int:
+    """Sample the problems that no part holds yet, this rank's share of them; how many parts a limit left."""
     config: EvalConfig = stage.config
     parts = share_of(problems, first_decides(lambda: sampled_in(parts_of(stage.folder))), config.samples)
     if not parts:
-        return
+        return 0
+    sampled = 0
     think_open = opens_think(tokenizer, config.prompt)
     engine = make_engine(config.engine, model, longest=config.max_prompt_tokens + max(config.budgets))
     for place, some in progress(parts, what=stage.name, unit="parts") if collectives.rank() == 0 else parts:
         began = time.monotonic()
         rows = evaluation.sample(engine, tokenizer, some, config, think_open=think_open)
         write_parquet(stage.folder / PARTS / f"part-{place:05}.parquet", rows)
-        _note(stage.folder, "generate", time.monotonic() - began, tokens=sum(row["length"] for row in rows))
+        tokens = sum(row["length"] for row in rows)
+        limits.spend(tokens)
+        _note(stage.folder, "generate", time.monotonic() - began, tokens=tokens)
+        sampled += 1
+        if limits.reached():
+            break
     engine.close()
+    return len(parts) - sampled
 
 
 def sampled_in(parts: Iterable[Path]) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from concisecli import artifacts, checkpoints, collectives, policy, prompts
+from concisecli import artifacts, checkpoints, collectives, limits, policy, prompts
 from concisecli.backends import make_backend, write_adapter, write_model
 from concisecli.batching import Row, example_row
 from concisecli.config import SftConfig
@@ -62,7 +62,7 @@ def run(stage: StageRun) -> StageResult:
             if stop or ((step + 1) % config.save_every == 0 and step + 1 < config.steps):
                 checkpoints.save(folder, step + 1, backend, {"step": step + 1, "offsets": monitor.offsets()})
             if stop:
-                raise Preempted(f"stopped on request after step {step + 1}; run the same command again to go on")
+                raise Preempted(limits.stopped(f"after step {step + 1}"))
         write_model(backend, tokenizer, stage.folder / "model")
         outputs = {"model": "model", "metrics": "metrics.jsonl"}
         if config.adapter:

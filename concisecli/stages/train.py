@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from concisecli import artifacts, checkpoints, collectives, groups, held_out, policy, prompts, weights
+from concisecli import artifacts, checkpoints, collectives, groups, held_out, limits, policy, prompts, weights
 from concisecli.backends import (
     Backend,
     make_backend,
@@ -75,7 +75,7 @@ def run(stage: StageRun) -> StageResult:
             if _due(training, step, stop or alarm is not None):
                 _save(training, step + 1)
             if stop:
-                raise Preempted(f"stopped on request after step {step + 1}; run the same command again to go on")
+                raise Preempted(limits.stopped(f"after step {step + 1}"))
             if alarm:
                 return _act(training, alarm, step)
         return _finish(training, metrics)
@@ -202,6 +202,7 @@ def _log(training: Training, collected: Collected, metrics: dict[str, float], st
             ({"problem_id": r.problem_id, "step": r.step, "correct": r.correct, "attempts": r.attempts} for r in rates),
         )
         training.monitor.log(step, metrics, seconds=training.clock.read())
+        limits.spend(sum(int(group.lengths.sum()) for group in collected.everyone))
     training.clock.reset()
 
 
