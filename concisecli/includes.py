@@ -35,7 +35,7 @@ def read_pipeline(path: Path, above: tuple[str, ...] = ()) -> Marked:
             raise UsageError(f"{one.origin}: there is no file {one.value} beside {path.name}")
         merged = merge(merged, read_pipeline(file, (here, *above)))
     own = Marked({k: v for k, v in tree.value.items() if k != "include"}, tree.origin, tree.base)
-    return without_taken_out(merge(merged, own))
+    return without_taken_out(merge(without_replaced(merged, own), own))
 
 
 def included(path: Path) -> list[Path]:
@@ -46,6 +46,16 @@ def included(path: Path) -> list[Path]:
         return []
     files = [tree.base / str(one.value) for one in (include.value if isinstance(include.value, list) else [include])]
     return [file for direct in files for file in (direct, *included(direct))]
+
+
+def without_replaced(tree: Marked, own: Marked) -> Marked:
+    """The tree without the stages that `own` makes like another: they start from that one, not from what they were."""
+    stages, said = tree.value.get("stages"), own.value.get("stages")
+    if stages is None or said is None or not (stages.is_mapping and said.is_mapping):
+        return tree
+    anew = {name for name, stage in said.value.items() if stage.is_mapping and "like" in stage.value}
+    left = {name: stage for name, stage in stages.value.items() if name not in anew}
+    return tree.with_value(("stages",), Marked(left, stages.origin, stages.base))
 
 
 def without_taken_out(tree: Marked) -> Marked:

@@ -74,6 +74,13 @@ def test_a_stage_like_another_says_only_what_differs() -> None:
     assert (origins["rl3.reward.wrong"], origins["rl3.reward.alpha"]) == ("p.yaml:2", "parts/base.yaml:4")
 
 
+def test_a_stage_made_like_another_forgets_what_it_was_in_an_included_file() -> None:
+    Path("parts/more.yaml").write_text("include: base.yaml\nstages: {rl2: {like: rl1, config: {steps: 8, lr: 0.5}}}\n")
+    Path("p.yaml").write_text("include: parts/more.yaml\nstages: {rl2: {like: rl1, config: {steps: 9}}}\n")
+    config = load_pipeline(Path("p.yaml")).stages["rl2"].config
+    assert (config.steps, config.lr) == (9, 1e-6)
+
+
 @pytest.mark.parametrize(
     ("stages", "said"),
     [

@@ -58,3 +58,34 @@ def test_the_naive_design_is_swept_over_its_weight_from_one_base() -> None:
     assert changed(weak, strong) == {"reward.relative_weight": 2.0}
     assert weak.inputs["model"] == strong.inputs["model"] == "sft.model"
     assert weak.config.reward.length == "relative"
+
+
+def test_the_released_code_differs_from_the_paper_in_what_was_read_in_it() -> None:
+    """methods: the table of paper and code of GRPO-LEAD."""
+    paper, code = shipped("lead").stages, shipped("lead-code").stages
+    assert changed(paper["rl1"], code["rl1"]) == {
+        "advantage.keep": "some_right",
+        "grader.profile": "inside-think",
+        "loss.entropy_coef": 0.001,
+        "loss.reduce": "micro-token",
+        "reward.length_gate_tokens": 4000,
+        "reward.repetition": -2.0,
+        "reward.repetition_scope": "unfinished",
+        "reward.unfinished": 0.0,
+        "sampling.max_response_tokens": 12288,
+        "sampling.stop": ["</think>"],
+    }
+    assert code["hard"].config.select.min_difficulty == 3.5
+    assert code["rl3"].config.reward.length == "off"
+    assert code["rl3"].config.reward.repetition == -2.0
+    assert all(spec.config.stop == ("</think>",) for spec in code.values() if spec.uses == "eval")
+
+
+@pytest.mark.parametrize(("name", "full"), [("conciser-1b5-24gb", "conciser"), ("lead-7b-80gb", "lead-7b")])
+def test_a_pipeline_for_one_card_keeps_the_objective(name: str, full: str) -> None:
+    small, large = shipped(name).stages, shipped(full).stages
+    for stage in {n for n, s in large.items() if s.uses == "train"}:
+        differing = {
+            n for n in changed(large[stage], small[stage]) if n.split(".")[0] in ("reward", "advantage", "loss")
+        }
+        assert differing == set(), stage
