@@ -32,8 +32,11 @@ class Commands(TyperGroup):
         return name, command, rest if command is None else with_sets(command, rest)
 
     def invoke(self, ctx: Any) -> Any:
+        from concisecli.company import in_company
+
         try:
-            return super().invoke(ctx)
+            with in_company() as runs_it:  # under torchrun and the like: the first rank
+                return super().invoke(ctx) if runs_it else None
         except KeyboardInterrupt:
             again = shlex.join(["concise", *sys.argv[1:]])
             print(f"\nconcise: stopped; to go on, run the same command again: {again}", file=sys.stderr)

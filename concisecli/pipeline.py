@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shlex
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from concisecli import checkpoints, limits
-from concisecli.artifacts import canonical_json, unwritable
+from concisecli.artifacts import canonical_json
 from concisecli.checks import check_pipeline, maker, order, references, upstream
 from concisecli.chosen_stages import EVERYTHING, Selection, select
 from concisecli.config import NewModel, Pipeline, StageSpec
 from concisecli.decisions import FIRST, Decision, Outcome, beginning
 from concisecli.explain import difference, flat
+from concisecli.launch import carry_out, processes_of, threads_of_each
 from concisecli.marked import DEFAULT
 from concisecli.named_inputs import named_commits, named_files, pin_sets, pinned_sets
 from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
@@ -300,18 +300,16 @@ class Runner:
                 raise Preempted(limits.stopped(f"before stage '{spec.name}'"))
             print(f"{spec.name}: {beginning(decision)}", file=sys.stderr, flush=True)
             folder = self.store.begin(spec.name, key, anew=decision.reason == "forced")
-            result = self.call(spec, folder, inputs)
-            manifest = self.manifest(spec, folder, inputs, result)
+            processes = processes_of(spec.config, spec.uses)
+            result = carry_out(self.stage_run(spec, folder, inputs), spec.uses, self.pipeline.threads, processes)
+            manifest = self.manifest(spec, folder, inputs, result, processes)
             self.store.commit(folder, manifest)
         self.finished[spec.name] = manifest
         self.verified.add(spec.name)
         done = Decision(spec, decision.action, decision.reason, key, manifest)
         return self.outcome(done, time.monotonic() - began)
 
-    def call(self, spec: StageSpec, folder: Path, inputs: Mapping[str, tuple[Input, ...]]) -> StageResult:
-        set_threads(self.pipeline.threads)
-        module, _, function = STAGES[spec.uses].entry.partition(":")
-        entry = getattr(importlib.import_module(module), function)
+    def stage_run(self, spec: StageSpec, folder: Path, inputs: Mapping[str, tuple[Input, ...]]) -> StageRun:
         paths = {role: tuple(i.path for i in group if i.path) for role, group in inputs.items()}
         sources = {
             # As it is read back from disk, keys in order: what a stage writes must not depend on who ran before it.
@@ -320,17 +318,15 @@ class Runner:
             )
             for role, group in inputs.items()
         }
-        try:
-            result: StageResult = entry(StageRun(spec.name, folder, spec.config, paths, sources))
-        except ConciseError as error:
-            error.args = (f"stage '{spec.name}': {error}",)
-            raise
-        except OSError as error:
-            raise unwritable(folder, error) from error
-        return result
+        return StageRun(spec.name, folder, spec.config, paths, sources)
 
     def manifest(
-        self, spec: StageSpec, folder: Path, inputs: Mapping[str, tuple[Input, ...]], result: StageResult
+        self,
+        spec: StageSpec,
+        folder: Path,
+        inputs: Mapping[str, tuple[Input, ...]],
+        result: StageResult,
+        processes: int,
     ) -> RunManifest:
         outputs = {
             name: Output(path=path, sha256=self.store.hashes.of(folder / path), rows=result.rows.get(name))
@@ -342,7 +338,7 @@ class Runner:
             outputs=outputs,
             metrics=dict(sorted(result.metrics.items())),
             code=code_state(),
-            env=environment(threads_in_use(self.pipeline.threads)),
+            env=environment(threads_of_each(self.pipeline.threads, processes), processes),
         )
 
 
@@ -355,16 +351,3 @@ def origins_of(spec: StageSpec, origins: Mapping[str, str]) -> dict[str, str]:
         for name, origin in sorted(said.items())
         if origin != DEFAULT
     }
-
-
-def set_threads(threads: int) -> None:
-    """Tell torch, loaded or yet to be loaded, how many threads to use; 0 leaves it to OMP_NUM_THREADS or the cores."""
-    if threads:
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(threads)
-
-
-def threads_in_use(threads: int) -> int:
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return threads or (int(said) if said.isdigit() else 0) or os.cpu_count() or 1

@@ -324,14 +324,15 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def environment(threads: int) -> dict[str, Any]:
-    """The versions and the thread count that the bits of a result can depend on."""
+def environment(threads: int, processes: int = 1) -> dict[str, Any]:
+    """The versions, and the numbers of threads and processes, that the bits of a result can depend on."""
     names = ("torch", "transformers", "vllm", "deepspeed", "math-verify", "numpy")
     versions = {name: package_version(name) for name in names}
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "threads": threads,
+        "processes": processes,
         **{name: version for name, version in versions.items() if version},
     }
 

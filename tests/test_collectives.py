@@ -24,6 +24,13 @@ assert collectives.reduce([rank, -rank], "max") == [1.0, 0.0]
 assert collectives.reduce([rank, -rank], "min") == [0.0, -1.0]
 assert collectives.gather({"rank": rank, "rows": "x" * rank}) == [{"rank": 0, "rows": ""}, {"rank": 1, "rows": "x"}]
 collectives.barrier()
+assert collectives.broadcast(f"from {rank}") == "from 0"
+assert collectives.any_rank(rank == 1)
+assert not collectives.any_rank(False)
+store = collectives.store()
+assert collectives.wait_for(store, ["never", "here/0"], seconds=0.2) == ["never"]
+collectives.room("of one stage").set("key", "")
+assert not store.check(["key"])
 collectives.close()
 assert collectives.world() == 1
 sys.stdout.write(f"rank {rank} done\\n")  # one write: torchrun gives both ranks one unbuffered stdout
@@ -41,11 +48,14 @@ def test_one_process_is_the_one_rank_case_without_a_group(monkeypatch: pytest.Mo
     collectives.close()
 
 
-def test_a_world_without_an_address_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID"):
+def test_a_world_without_a_rank_or_an_address_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_JOB_NODELIST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConciseError, match="2 processes but RANK, MASTER_ADDR, MASTER_PORT"):
+    with pytest.raises(ConciseError, match="2 processes but RANK is not set"):
+        collectives.init()
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(ConciseError, match="2 processes but MASTER_ADDR, MASTER_PORT is not set"):
         collectives.init()
 
 

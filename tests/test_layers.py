@@ -33,6 +33,9 @@ FLOORS = {
     "stopping": 4,
     "decisions": 4,
     "planning": 4,
+    "launch": 4,
+    "rank": 4,
+    "company": 4,
     "cli": 5,
     "standalone": 5,
     "checkpoint_evals": 5,
@@ -148,7 +151,7 @@ def test_algo_knows_numbers_and_settings_only(module: str) -> None:
 
 LIGHT = (
     *(module for module, place in FLOORS.items() if place in (0, 4, 5) and module != "__main__"),
-    *("artifacts", "store", "references", "monitor", "trackers", "checkpoints", "stages"),
+    *("artifacts", "store", "references", "monitor", "trackers", "checkpoints", "launchers", "stages"),
     *("algo.rewards", "algo.advantages", "algo.metrics", "algo.repetition"),
     *("building.recipes", "building.arithmetic_chains", "grader.grading", "grader.answers"),
 )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+# Ranks that a stage runs on; auto: one a GPU, 1 on a CPU. Left out of the key as threads are: sums are rounded in
+# another order, and nothing else differs. The manifest says how many there were. Under torchrun, deepspeed or SLURM
+# the launcher's number counts.
+Processes = Literal["auto"] | Annotated[int, Field(ge=1)]
 
 
 def runtime(default: Any, **constraints: Any) -> Any:

@@ -22,7 +22,7 @@ KINDS: dict[str, type[StageConfig]] = {
     "report": ReportConfig,
 }
 # Said once at the top, inherited by every stage that has it.
-SHARED = ("seed", "prompt", "grader", "engine", "backend", "trackers")
+SHARED = ("seed", "prompt", "grader", "engine", "backend", "processes", "trackers")
 
 
 class NewModel(Config):

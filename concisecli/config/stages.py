@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from concisecli.config.base import Config, StageConfig, Trackers, runtime
+from concisecli.config.base import Config, Processes, StageConfig, Trackers, runtime
 from concisecli.config.objective import AdvantageConfig, LossConfig, RewardConfig
 from concisecli.config.rollouts import EngineConfig, GraderConfig, HfConfig, PromptConfig, SamplingConfig, StopStrings
 from concisecli.config.training import OptimiserConfig
@@ -107,6 +107,7 @@ class EvalConfig(StageConfig):
     tie: Literal["first", "expected", "pessimistic"] = "first"  # of Cons@k
     bootstrap: int = Field(1000, ge=0)  # resamples behind each interval
     trackers: Trackers = runtime(())
+    processes: Processes = runtime(1)
     engine: EngineConfig = HfConfig()
     grader: GraderConfig = GraderConfig()
     prompt: PromptConfig = PromptConfig()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from concisecli.config.base import Config, StageConfig, Trackers, runtime
+from concisecli.config.base import Config, Processes, StageConfig, Trackers, runtime
 from concisecli.config.rollouts import PromptConfig
 
 
@@ -131,5 +131,6 @@ class OptimiserConfig(StageConfig):
     adapter: AdapterConfig | None = None  # train low-rank updates in the place of all weights
     save_every: int = runtime(50, ge=1)
     trackers: Trackers = runtime(())
+    processes: Processes = runtime(1)
     backend: BackendConfig = TorchConfig()
     prompt: PromptConfig = PromptConfig()

@@ -37,6 +37,7 @@ from concisecli.grader import answers
 from concisecli.grader.extraction import extract
 from concisecli.grader.grading_worker import COMMAND, Reply, Task, send
 from concisecli.grader.normalize import key
+from concisecli.launchers import cores_of_a_rank
 from concisecli.records import ConciseError, Outcome, Verdict
 
 OUTCOMES: tuple[Outcome, ...] = ("match", "mismatch", "no_answer", "timeout", "error")
@@ -187,7 +188,7 @@ class GraderPool:
         self.config = config
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self.first_traceback = ""
-        self._size = config.workers or _cores()
+        self._size = config.workers or cores_of_a_rank()
         self._processes = _Processes(config, reward)
         self._memo: dict[Any, Reply] = {}
         self._lock = threading.RLock()
@@ -444,12 +445,3 @@ class GraderPool:
         fresh = self._processes.start()
         selector.register(fresh.replies, selectors.EVENT_READ, fresh)
         return answered
-
-
-def _cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _mark(task: Task) -> Any:
-    return (task[0], task[1], json.dumps(task[2], default=repr), *task[3:])

@@ -14,21 +14,23 @@ class Stage:
     optional: tuple[str, ...] = ()  # roles that may be given; "*" allows any other role
     outputs: tuple[str, ...] = ()
     version: int = 1
+    ranks: bool = False  # whether several processes can share its work
 
 
 STAGES: dict[str, Stage] = {
     "data": Stage("concisecli.stages.data:run", (), (), ("problems", "examples", "dropped", "card")),
     "distill": Stage("concisecli.stages.distill:run", ("model", "problems"), (), ("examples", "dropped", "metrics")),
-    "sft": Stage("concisecli.stages.sft:run", ("model",), ("*",), ("model", "adapter", "metrics")),
+    "sft": Stage("concisecli.stages.sft:run", ("model",), ("*",), ("model", "adapter", "metrics"), ranks=True),
     "train": Stage(
         "concisecli.stages.train:run",
         ("model", "problems"),
         ("evaluation",),
         ("model", "best", "adapter", "evaluations", "pass_rates", "metrics", "rollouts"),
+        ranks=True,
     ),
     "mine": Stage(
         "concisecli.stages.mine:run", ("problems",), ("model", "pass_rates", "extra"), ("problems", "pass_rates")
     ),
-    "eval": Stage("concisecli.stages.evaluate:run", ("model", "problems"), (), ("completions", "scores")),
+    "eval": Stage("concisecli.stages.evaluate:run", ("model", "problems"), (), ("completions", "scores"), ranks=True),
     "report": Stage("concisecli.stages.report:run", (), ("scores", "metrics"), ("report", "page", "tables")),
 }

@@ -9,6 +9,7 @@ import hashlib
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ def run(stage: StageRun) -> StageResult:
     paths = [stage.folder / PARTS / f"{config.chunk_problems}-{n:05d}.json" for n in range(len(chunks))]
     todo = [n for n, path in enumerate(paths) if not path.exists()]
     if todo:
-        engine = make_engine(config.engine, model, longest=config.sampling.longest)
         with (
+            closing(make_engine(config.engine, model, longest=config.sampling.longest)) as engine,
             GraderPool(config.grader) as grader,
             Monitor(stage.folder, stage=stage.name, total=len(chunks), unit="chunk") as monitor,
         ):

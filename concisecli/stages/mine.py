@@ -85,6 +85,7 @@ def _resampled(stage: StageRun, problems: Sequence[Problem]) -> dict[str, PassRa
             Monitor(stage.folder, stage=stage.name, total=math.ceil(len(fitting) / CHUNK), unit="chunk")
         )
         engine = make_engine(config.engine, model, longest=config.sampling.longest)
+        stack.callback(engine.close)
         attempt = _attempter(engine, grader, tokenizer, config)
         rates: dict[str, PassRate] = {}
         for number, start in enumerate(range(0, len(fitting), CHUNK)):

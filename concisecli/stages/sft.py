@@ -40,7 +40,7 @@ def run(stage: StageRun) -> StageResult:
         backend = make_backend(config.backend, stage.one("model"), config)
         trainer = Trainer(backend, config, tokenizer.pad_token_id or 0)
         folder = stage.folder / "checkpoints"
-        checkpoint = checkpoints.latest(folder, warn=True)
+        checkpoint = collectives.broadcast(checkpoints.latest(folder, warn=True))
         state = backend.load(checkpoint) if checkpoint else {"step": 0, "offsets": {}}
         monitor = stack.enter_context(
             Monitor(
@@ -58,7 +58,7 @@ def run(stage: StageRun) -> StageResult:
             rows = batch(mix, config, step)
             metrics = trainer.update(rows[collectives.rank() :: collectives.world()], step)
             monitor.log(step, metrics)
-            stop = asked_to_stop()
+            stop = collectives.any_rank(asked_to_stop())
             if stop or ((step + 1) % config.save_every == 0 and step + 1 < config.steps):
                 checkpoints.save(folder, step + 1, backend, {"step": step + 1, "offsets": monitor.offsets()})
             if stop:

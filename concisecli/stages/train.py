@@ -71,7 +71,7 @@ def run(stage: StageRun) -> StageResult:
             alarm = _watch(training, metrics, step)
             _log(training, collected, metrics, step)
             _keep_weights(training, step + 1)
-            stop = asked_to_stop()
+            stop = collectives.any_rank(asked_to_stop())
             if _due(training, step, stop or alarm is not None):
                 _save(training, step + 1)
             if stop:
@@ -216,7 +216,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     tokenizer = policy.load_tokenizer(model)
     backend = make_backend(config.backend, model, config)
     problems = _fitting(artifacts.read_problems(stage.one("problems")), tokenizer, config)
-    checkpoint = checkpoints.latest(stage.folder / "checkpoints", warn=True)
+    checkpoint = collectives.broadcast(checkpoints.latest(stage.folder / "checkpoints", warn=True))
     state = backend.load(checkpoint) if checkpoint else {"step": 0, "cursor": 0, "offsets": {}, "best": None}
     if collectives.rank() == 0:
         _forget_after(stage.folder, state["step"])
@@ -224,6 +224,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     engine = make_engine(
         config.engine, model, module=backend.module if shares_module(config) else None, longest=_longest(config)
     )
+    stack.callback(engine.close)
     if checkpoint:
         engine.sync_weights(backend.named_weights())
     think_open = prompts.opens_think(tokenizer, config.prompt)
