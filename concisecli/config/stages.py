@@ -107,7 +107,7 @@ class EvalConfig(StageConfig):
     tie: Literal["first", "expected", "pessimistic"] = "first"  # of Cons@k
     bootstrap: int = Field(1000, ge=0)  # resamples behind each interval
     trackers: Trackers = runtime(())
-    processes: Processes = runtime(1)
+    processes: Processes = runtime(1)  # ranks; auto: one a GPU, 1 on a CPU
     engine: EngineConfig = HfConfig()
     grader: GraderConfig = GraderConfig()
     prompt: PromptConfig = PromptConfig()

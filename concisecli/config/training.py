@@ -131,6 +131,6 @@ class OptimiserConfig(StageConfig):
     adapter: AdapterConfig | None = None  # train low-rank updates in the place of all weights
     save_every: int = runtime(50, ge=1)
     trackers: Trackers = runtime(())
-    processes: Processes = runtime(1)
+    processes: Processes = runtime(1)  # ranks; auto: one a GPU, 1 on a CPU
     backend: BackendConfig = TorchConfig()
     prompt: PromptConfig = PromptConfig()
