@@ -70,9 +70,8 @@ class Company:
 
         self.here = launchers.settle()
         self.store = collectives.store()
-        self.environment = dict(os.environ)  # of the ranks of a stage
         # What runs in this process is no rank of anything: a library that read otherwise would wait for the others.
-        launchers.forget(os.environ)
+        self.of_a_rank = launchers.taken_out(os.environ)
         self.orders = 0
 
     # --- the first rank -----------------------------------------------------------------------------------------------
@@ -177,7 +176,9 @@ class Company:
         from concisecli.collectives import ROOM
 
         command = [sys.executable, "-m", "concisecli.rank", str(box)]
-        code, stopped = waited_for(command, self.environment | {ROOM: self.room()}, lambda process: {process})
+        code, stopped = waited_for(
+            command, os.environ | self.of_a_rank | {ROOM: self.room()}, lambda process: {process}
+        )
         if code:
             self.tell_of_failure(code)
         return code, stopped

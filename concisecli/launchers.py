@@ -72,10 +72,9 @@ def settle(env: Environment = os.environ) -> Place:
     return here
 
 
-def forget(env: Environment = os.environ) -> None:
-    """Take out what makes libraries believe that they are a rank among others."""
-    for name in [name for name in env if name in RANK_VARIABLES or name.startswith("TORCHELASTIC_")]:
-        del env[name]
+def taken_out(env: Environment = os.environ) -> dict[str, str]:
+    """Take out, and return, what makes libraries believe that they are a rank among others."""
+    return {name: env.pop(name) for name in list(env) if name in RANK_VARIABLES or name.startswith("TORCHELASTIC_")}
 
 
 def host() -> str:

@@ -101,7 +101,8 @@ def test_what_is_not_said_is_named() -> None:
 
 def test_a_process_forgets_that_it_was_a_rank() -> None:
     env = TORCHRUN | SLURM | {"TORCHELASTIC_USE_AGENT_STORE": "True", "HOME": "/home"}
-    launchers.forget(env)
+    taken = launchers.taken_out(env)
+    assert taken["RANK"] == "5"
     assert launchers.place(env) is None
     assert env["HOME"] == "/home"
     assert not any(name.startswith("TORCHELASTIC") for name in env)
