@@ -13,12 +13,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from concisecli import artifacts, policy, prompts
+from concisecli import artifacts, collectives, limits, policy, prompts
 from concisecli.building.tables import DroppedWriter
 from concisecli.config import DistillConfig
 from concisecli.grader.grading import GradeItem, GraderPool
 from concisecli.monitor import Monitor
-from concisecli.records import Completion, ConciseError, Example, Group, Problem, StageResult, StageRun
+from concisecli.records import Completion, ConciseError, Example, Group, Preempted, Problem, StageResult, StageRun
 from concisecli.rollout import RolloutEngine, make_engine, sample_groups
 
 PARTS = "parts"
@@ -28,24 +28,36 @@ def run(stage: StageRun) -> StageResult:
     """Ask the input `model` for solutions of the input `problems`; finished parts of an earlier try are taken as they
     are, since every rollout has its own seed."""
     config: DistillConfig = stage.config
+    collectives.init()
     problems = artifacts.read_problems(stage.one("problems"))[: config.limit]
     model = stage.one("model")
     tokenizer = policy.load_tokenizer(model)
     chunks = [problems[i : i + config.chunk_problems] for i in range(0, len(problems), config.chunk_problems)]
     paths = [stage.folder / PARTS / f"{config.chunk_problems}-{n:05d}.json" for n in range(len(chunks))]
-    todo = [n for n, path in enumerate(paths) if not path.exists()]
+    missing = [n for n, path in enumerate(paths) if not path.exists()]
+    # The first rank's look decides: another may write a part meanwhile.
+    todo = collectives.gather(missing)[0][collectives.rank() :: collectives.world()]
     if todo:
         with (
             closing(make_engine(config.engine, model, longest=config.sampling.longest)) as engine,
             GraderPool(config.grader) as grader,
-            Monitor(stage.folder, stage=stage.name, total=len(chunks), unit="chunk") as monitor,
+            Monitor(
+                stage.folder, stage=stage.name, total=len(todo), unit="chunk", enabled=collectives.rank() == 0
+            ) as monitor,
         ):
-            for n in todo:
+            for done, n in enumerate(todo):
                 rows = [_row(group, config) for group in _groups(engine, tokenizer, grader, chunks[n], config)]
                 artifacts.write_json(paths[n], rows)
-                monitor.log(n, _progress(rows))
+                monitor.log(done, _progress(rows))
+                if limits.reached():
+                    break
+    if left := sum(collectives.gather(sum(not paths[n].exists() for n in todo))):
+        raise Preempted(limits.stopped(f"with {left} chunks left"))
+    if collectives.rank() > 0:
+        return collectives.gather(None)[0]
     rows = [row for path in paths for row in artifacts.read_json(path)]
-    return _write(stage.folder, rows, problems)
+    made = _write(stage.folder, rows, problems)
+    return collectives.gather(made)[0]
 
 
 def _groups(
@@ -55,6 +67,7 @@ def _groups(
     limit = config.sampling.max_prompt_tokens
     fitting = [p for p in problems if len(prompts.prompt_ids(tokenizer, p.prompt, config.prompt)) <= limit]
     sampled = sample_groups(engine, tokenizer, fitting, config.sampling, config.prompt, seed=config.seed, step=0)
+    limits.spend(sum(len(c.token_ids) for _, _, completions in sampled for c in completions))
     think_open = prompts.opens_think(tokenizer, config.prompt)
     verdicts = iter(grader.grade([GradeItem(c.text, p.gold, think_open) for p, _, cs in sampled for c in cs]))
     graded = {

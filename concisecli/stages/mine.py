@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from concisecli import artifacts, groups, policy, prompts
+from concisecli import artifacts, collectives, groups, limits, policy, prompts
 from concisecli.config import MineConfig
 from concisecli.grader.grading import GraderPool
 from concisecli.monitor import Monitor
@@ -39,6 +39,7 @@ def run(stage: StageRun) -> StageResult:
     `extra`), pass_rates.jsonl and, for `log`, unvisited.jsonl.
     """
     config: MineConfig = stage.config
+    collectives.init()
     problems = artifacts.read_problems(stage.one("problems"))[: config.limit]
     rates = _resampled(stage, problems) if config.source == "resample" else _logged(stage, problems)
     hard = [_with_rate(p, rates[p.id]) for p in problems if p.id in rates and is_hard(rates[p.id], config)]
@@ -49,13 +50,17 @@ def run(stage: StageRun) -> StageResult:
             f"none of {len(rates)} problems has a pass rate of at most {config.max_pass_rate}; "
             "mine a larger or harder pool, or raise max_pass_rate"
         )
-    artifacts.write_problems(stage.folder / "problems.parquet", merged)
-    artifacts.write_jsonl(stage.folder / "pass_rates.jsonl", map(_row, rates.values()))
+    first = collectives.rank() == 0
+    if first:
+        artifacts.write_problems(stage.folder / "problems.parquet", merged)
+        artifacts.write_jsonl(stage.folder / "pass_rates.jsonl", map(_row, rates.values()))
     outputs = {"problems": "problems.parquet", "pass_rates": "pass_rates.jsonl"}
     unvisited = [p for p in problems if p.id not in rates]
     if config.source == "log":
-        artifacts.write_jsonl(stage.folder / "unvisited.jsonl", ({"problem_id": p.id} for p in unvisited))
+        if first:
+            artifacts.write_jsonl(stage.folder / "unvisited.jsonl", ({"problem_id": p.id} for p in unvisited))
         outputs["unvisited"] = "unvisited.jsonl"
+    collectives.barrier()
     counts = {"measured": len(rates), "hard": len(hard), "extra": len(extra), "unvisited": len(unvisited)}
     return StageResult(outputs, counts, {"problems": len(merged)})
 
@@ -79,20 +84,28 @@ def _resampled(stage: StageRun, problems: Sequence[Problem]) -> dict[str, PassRa
         for p in problems
         if len(prompts.prompt_ids(tokenizer, p.prompt, config.prompt)) <= config.sampling.max_prompt_tokens
     ]
+    mine = fitting[collectives.rank() :: collectives.world()]
     with ExitStack() as stack:
         grader = stack.enter_context(GraderPool(config.grader))
         monitor = stack.enter_context(
-            Monitor(stage.folder, stage=stage.name, total=math.ceil(len(fitting) / CHUNK), unit="chunk")
+            Monitor(
+                stage.folder,
+                stage=stage.name,
+                total=math.ceil(len(mine) / CHUNK),
+                unit="chunk",
+                enabled=collectives.rank() == 0,
+            )
         )
         engine = make_engine(config.engine, model, longest=config.sampling.longest)
         stack.callback(engine.close)
         attempt = _attempter(engine, grader, tokenizer, config)
         rates: dict[str, PassRate] = {}
-        for number, start in enumerate(range(0, len(fitting), CHUNK)):
-            tallies = decide(fitting[start : start + CHUNK], config, attempt)
+        for number, start in enumerate(range(0, len(mine), CHUNK)):
+            tallies = decide(mine[start : start + CHUNK], config, attempt)
             rates |= {pid: PassRate(pid, 0, t.right, t.attempts) for pid, t in tallies.items()}
             monitor.log(number, _progress(rates.values()))
-    return rates
+    everyone = {pid: rate for share in collectives.gather(rates) for pid, rate in share.items()}
+    return {p.id: everyone[p.id] for p in fitting}
 
 
 def decide(
@@ -143,6 +156,7 @@ def _attempter(
         sampled = sample_groups(
             engine, tokenizer, problems, config.sampling, config.prompt, seed=config.seed, step=0, samples=ranges
         )
+        limits.spend(sum(len(c.token_ids) for _, _, completions in sampled for c in completions))
         graded = groups.grade(grader, sampled, think_open=think_open, policy_step=0)
         return [[bool(c) for c in g.correct] for g in graded]
 
