@@ -81,10 +81,16 @@ app.command()(stage_commands.train)
 app.command("mine")(stage_commands.stages_of("mine", "Pick the problems that are still hard (the mine stages)."))
 app.command("eval")(stage_commands.evaluate)
 app.command()(stage_commands.report)
+app.command()(inspection.status)
 app.command()(tools.compare)
 app.command()(tools.rollouts)
 app.command()(tools.grade)
 app.command()(tools.score)
+app.command()(inspection.lineage)
+app.command()(inspection.export)
+app.command()(inspection.gc)
+app.command()(inspection.doctor)
+app.command()(inspection.schema)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from typing import IO, Any, TypeVar
 from pydantic import BaseModel
 
 from concisecli.artifacts import json_line, unwritable
+from concisecli.heartbeat import Heartbeat
 from concisecli.records import ConciseError
 from concisecli.trackers import Tracked, Trackers
 
@@ -37,9 +38,11 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self.tell: Callable[[str], None] = lambda phase: None
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
+        self.tell(phase)
         begun = time.perf_counter()
         yield
         self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - begun
@@ -57,6 +60,7 @@ class Monitor:
     `offsets`, as `offsets()` gave them for a checkpoint, cut the files back to that checkpoint; without them the
     metrics start anew. `resume_from` is the number of steps done before. `enabled=False` writes and shows nothing
     (ranks other than the first). `trackers` get every row too, and are told the `config` of the stage.
+    `clock` has its phases told to whoever looks from outside.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Monitor:
         resume_from: int | None = None,
         offsets: Mapping[str, int] | None = None,
         enabled: bool = True,
+        clock: Stopwatch | None = None,
         trackers: Sequence[str] = (),
         config: BaseModel | None = None,
     ) -> None:
@@ -77,6 +82,7 @@ class Monitor:
         self.tracked = Tracked(folder, settings, start=resume_from or 0)
         self.names, self.trackers = trackers, Trackers((), self.tracked)
         self.line = Line(stage, total, unit, done=resume_from or 0)
+        self.heart, self.clock = Heartbeat(folder, total, unit, resume_from or 0), clock
         self.offset = (offsets or {}).get(METRICS, 0)
         self.metrics: IO[str] | None = None
         self.timings: IO[str] | None = None
@@ -100,6 +106,9 @@ class Monitor:
         self.metrics.seek(0, os.SEEK_END)
         self.trackers = Trackers(self.names, self.tracked)
         self.line.start()
+        self.heart.beat("")
+        if self.clock is not None:
+            self.clock.tell = self.heart.beat
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -108,6 +117,7 @@ class Monitor:
                 file.close()
         self.trackers.close()
         if self.enabled:
+            self.heart.end()
             self.line.stop()
 
     def log(self, step: int, metrics: Mapping[str, float], *, seconds: Mapping[str, float] | None = None) -> None:
@@ -125,6 +135,7 @@ class Monitor:
         except OSError as error:
             raise unwritable(self.folder / METRICS, error) from error
         self.trackers.log(step, row)
+        self.heart.beat("", step + 1)
         self.line.show(step + 1, row)
 
     def offsets(self) -> dict[str, int]:

@@ -5,11 +5,8 @@ Comments beside fields are part of the reference: they are read from the source.
 
 from __future__ import annotations
 
-import ast
 import inspect
-import io
 import sys
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from concisecli.cli import app
 from concisecli.config import KINDS, SHARED
 from concisecli.did_you_mean import model_classes
 from concisecli.stages import STAGES
+from concisecli.upkeep.schema import comments
 
 PAGE = Path(__file__).parent / "reference.md"
 HEAD = """# Reference
@@ -154,22 +152,6 @@ def values(cls: type[BaseModel], name: str) -> str:
     alias = getattr(config, text, None)
     text = str(alias).replace("typing.", "") if alias is not None and not isinstance(alias, type) else text
     return f"`{text}`"
-
-
-def comments(cls: type[BaseModel]) -> dict[str, str]:
-    """The comment at the end of each field's line, inherited fields included."""
-    found: dict[str, str] = {}
-    for base in reversed([c for c in cls.__mro__ if c.__module__.startswith("concisecli.")]):
-        source = inspect.getsource(base)
-        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-        said = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
-        body = ast.parse(source).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for node in body.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-                found[node.target.id] = " ".join(said[line] for line in lines if line in said)
-    return found
 
 
 def escaped(text: str) -> str:

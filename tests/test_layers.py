@@ -36,6 +36,7 @@ FLOORS = {
     "launch": 4,
     "rank": 4,
     "company": 4,
+    "upkeep": 4,
     "cli": 5,
     "standalone": 5,
     "checkpoint_evals": 5,
@@ -44,6 +45,7 @@ FLOORS = {
     "tools": 5,
     "inspection": 5,
     "plan_page": 5,
+    "status_page": 5,
     "stage_commands": 5,
     "__main__": 5,
 }
@@ -177,7 +179,7 @@ def test_every_file_is_listed_under_a_name_that_exists() -> None:
 
 def test_the_folders_are_those_that_have_a_reason() -> None:
     folders = {p.name for p in PACKAGE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
-    assert folders == {"config", "algo", "stages", "grader", "building", "reports", "planning"}
+    assert folders == {"config", "algo", "stages", "grader", "building", "reports", "planning", "upkeep"}
 
 
 def test_the_map_names_every_module() -> None:

@@ -252,6 +252,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
                 resume_from=state["step"],
                 offsets=state["offsets"],
                 enabled=collectives.rank() == 0,
+                clock=clock,
                 trackers=config.trackers,
                 config=config,
             )

@@ -1,0 +1,1 @@
+"""Looking at runs and machines, and tidying up. Reads files only; loads no torch."""
