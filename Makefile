@@ -43,7 +43,13 @@ check: .venv/.ready
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 
-bench: .venv/.ready
+# The peer that `step` is measured against, in an environment of its own.
+.venv-trl/.ready: | .venv/.ready
+	.venv/bin/uv venv -q --clear --python $(PY) .venv-trl
+	.venv/bin/uv pip install -q --python .venv-trl/bin/python $(FROM) trl==1.16.0 transformers==5.19.0 torch==2.13.0
+	touch $@
+
+bench: .venv/.ready .venv-trl/.ready
 	$(PY) -m tests.bench
 
 test-gpu: .venv/.ready

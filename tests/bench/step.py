@@ -1,16 +1,24 @@
-"""A GRPO step of the demo's size: what each phase takes, and training against a plain loop on the same module.
+"""A GRPO step: seconds and response tokens a second of both engines and of TRL's GRPOTrainer, and where they go.
 
-128 rollouts of a random 0.16 M Qwen2, one thread, float32. The baseline of `update` pads the rows in the order sampled
-to one batch, takes the log-probs from full logits and steps the same AdamW: what a loop without length buckets,
-response-only logits and micro-batches does. `fixed` rollouts all have the limit's length, `mixed` a third on average.
+16 prompts x 8 rollouts x up to 64 tokens of a random Qwen2 of 1.6 M parameters, one thread, float32, no KL, the
+sampler's log-probs, one optimiser step. `fixed`: every rollout has 64 tokens. `mixed`: 0.35 of that on average, the
+same lengths for all, by making each rollout end at its own. A step of ours has its rollouts graded by the worker pool
+and, with vLLM, the new weights loaded and probed; TRL's has a reward of one line. TRL runs in `.venv-trl`, made by
+`make bench`; each runs in a process of its own, in turn, and the better of two medians counts.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,140 +26,195 @@ import numpy as np
 import torch
 
 from concisecli import groups, policy
-from concisecli.backends import Backend, make_backend
-from concisecli.batching import Row, collate
-from concisecli.config import HfConfig, LossConfig, NewModelConfig, PromptConfig, TorchConfig, TrainConfig
+from concisecli.backends import make_backend
+from concisecli.config import HfConfig, LossConfig, NewModelConfig, PromptConfig, TorchConfig, TrainConfig, VllmConfig
 from concisecli.grader.grading import GraderPool
+from concisecli.logprobs import sequence_logprobs
 from concisecli.records import Problem
-from concisecli.rollout import sample_groups
+from concisecli.rollout import RolloutEngine, check_probe, sample_groups
 from concisecli.rollout_hf import HfEngine
 from concisecli.trainer import Trainer
 
-PROBLEMS, ROLLOUTS, LIMIT, REPEATS = 16, 8, 120, 5
-WORDS = tuple(map(str, range(10, 30)))
+PROMPTS, ROLLOUTS, LIMIT, STEPS, ROUNDS = 16, 8, 64, 7, 2
+MODEL = NewModelConfig(words=tuple(map(str, range(10, 30))), hidden_size=128, layers=6, heads=4, intermediate_size=512)
+PEER = Path(__file__).parents[2] / ".venv-trl/bin/python"
+PEER_MICRO_BATCH = 128  # its fastest of 32, 64 and 128
+MICRO_BATCH_TOKENS = 4096
 
 
 def run() -> list[dict[str, Any]]:
-    """Rows {name, value, unit, baseline, ratio, note}: medians of runs taken in turn."""
-    torch.set_num_threads(1)
+    """Rows {name, value, unit, baseline, ratio, note}."""
     with tempfile.TemporaryDirectory() as folder:
-        model = policy.new_model(NewModelConfig(words=WORDS), 0, Path(folder) / "model")
-        return [_update(model, "fixed"), _update(model, "mixed"), *_phases(model)]
+        model = policy.new_model(MODEL, 0, Path(folder) / "model")
+        limit = _multiply_limit()
+        return [row for kind in ("fixed", "mixed") for row in _compared(model, kind, limit)]
 
 
-def _update(model: Path, lengths: str) -> dict[str, Any]:
-    rows = _rows(lengths)
-    ours, theirs = _trainer(model), make_backend(TorchConfig(), policy.load_model(model), _config())
-    fast, plain = _in_turn(lambda: ours.update(rows, 0), lambda: _plain_step(theirs, rows))
-    tokens = sum(row.tokens for row in rows)
-    padded = len(rows) * max(row.length for row in rows)
-    return {
-        "name": f"update, {lengths} lengths",
-        "value": tokens / fast,
-        "unit": "response tokens/s",
-        "baseline": tokens / plain,
-        "ratio": plain / fast,
-        "note": f"one padded batch, full logits; {len(rows)} rows, {padded} padded tokens there, 1 thread",
-    }
-
-
-def _phases(model: Path) -> list[dict[str, Any]]:
-    config = _config()
-    trainer = _trainer(model)
-    engine = HfEngine(HfConfig(), model, module=trainer.backend.module)
-    problems = [Problem(f"p{i}", f"{10 + i}A+{1 + i % 9}B-4C=", str(7 + i + i % 9), "bench") for i in range(PROBLEMS)]
-    seconds: dict[str, list[float]] = {"generate": [], "grade": [], "score": [], "update": []}
-    with GraderPool(config.grader) as grader:
-        for step in range(REPEATS):
-            clock = _Clock(seconds)
-            sampled = sample_groups(
-                engine, engine.tokenizer, problems, config.sampling, config.prompt, seed=0, step=step
-            )
-            clock.stop("generate")
-            graded = groups.grade(grader, sampled, think_open=False, policy_step=step)
-            clock.stop("grade")
-            rows = [row for i, group in enumerate(graded) for row in groups.rows(groups.score(i, group, config))]
-            clock.stop("score")
-            # A random model is never right: give the rows advantages, so that the update has all its work.
-            trainer.update([_with_advantage(row, i) for i, row in enumerate(rows)], step)
-            clock.stop("update")
-    medians = {phase: statistics.median(taken[1:]) for phase, taken in seconds.items()}
-    whole = sum(medians.values())
-    return [
-        {
-            "name": f"step, {phase}",
-            "value": taken,
-            "unit": "s",
-            "note": f"{taken / whole:.0%} of a step of {whole:.2f} s",
+def _compared(model: Path, kind: str, limit: float) -> Iterator[dict[str, Any]]:
+    lengths = lengths_of(kind)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(ROUNDS):
+        for name in ("trl", "transformers", "vllm"):
+            if name != "trl" or PEER.exists():
+                runs.setdefault(name, []).append(_in_a_process(name, model, kind))
+    best = {name: min(found, key=lambda x: x["seconds"]) for name, found in runs.items()}
+    trl = best.pop("trl", {}).get("seconds")
+    for name, found in best.items():
+        seconds, phases = found["seconds"], found["phases"]
+        shares = ", ".join(f"{phase} {taken / sum(phases.values()):.0%}" for phase, taken in phases.items())
+        yield {
+            "name": f"{kind} lengths, {name}",
+            "value": seconds,
+            "unit": "s/step",
+            "baseline": trl,
+            "ratio": trl / seconds if trl else None,
+            "note": f"TRL 1.16; {sum(lengths) / seconds:.0f} response tokens/s; {shares}; "
+            f"its multiplications alone at this CPU's rate: {_operations(lengths) / limit:.2f} s",
         }
-        for phase, taken in medians.items()
-    ]
+
+
+def lengths_of(kind: str) -> list[int]:
+    """Of the rollouts of a step, prompt by prompt."""
+    count = PROMPTS * ROLLOUTS
+    if kind == "fixed":
+        return [LIMIT] * count
+    drawn = np.random.default_rng(0).geometric(1 / 26, size=count)
+    return np.minimum(drawn, LIMIT).tolist()
+
+
+def _in_a_process(name: str, model: Path, kind: str) -> dict[str, Any]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if name == "trl":
+        job = {"prompts": [p.prompt for p in problems()], "lengths": lengths_of(kind), "limit": LIMIT, "steps": STEPS}
+        job["micro_batch"] = PEER_MICRO_BATCH
+        command = [str(PEER), str(Path(__file__).with_name("_trl_steps.py")), str(model), json.dumps(job)]
+        env.pop("PYTHONPATH", None)
+    else:
+        code = "import sys, json, tests.bench.step as b; print('@' + json.dumps(b.measure(*sys.argv[1:])))"
+        command = [sys.executable, "-c", code, name, str(model), kind]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("@"))[1:])
+    return {"seconds": statistics.median(found[1:])} if name == "trl" else found
+
+
+def problems() -> list[Problem]:
+    return [Problem(f"p{i}", f"{10 + i}A+{1 + i % 9}B-4C=", str(7 + i + i % 9), "bench") for i in range(PROMPTS)]
+
+
+def measure(name: str, model: str, kind: str) -> dict[str, Any]:
+    """Medians of a step's seconds and of its phases', after one to warm up, in this process."""
+    torch.set_num_threads(1)
+    config = _config()
+    trainer = Trainer(make_backend(TorchConfig(), policy.load_model(model), config), config, 0, loss=LossConfig())
+    engine = _engine(name, Path(model), trainer.backend.module, lengths_of(kind))
+    phases: dict[str, list[float]] = {}
+    whole = []
+    with GraderPool(config.grader) as grader:
+        for step in range(STEPS):
+            start = time.perf_counter()
+            _step(trainer, engine, grader, config, step, phases)
+            whole.append(time.perf_counter() - start)
+    engine.close()
+    medians = {phase: statistics.median(taken[1:]) for phase, taken in phases.items()}
+    return {"seconds": statistics.median(whole[1:]), "phases": medians}
+
+
+def _step(
+    trainer: Trainer,
+    engine: RolloutEngine,
+    grader: GraderPool,
+    config: TrainConfig,
+    step: int,
+    phases: dict[str, list[float]],
+) -> None:
+    tokenizer = engine.tokenizer  # type: ignore[attr-defined]
+    with _timed(phases, "generate"):
+        sampled = sample_groups(engine, tokenizer, problems(), config.sampling, config.prompt, seed=0, step=step)
+    with _timed(phases, "grade"):
+        graded = groups.grade(grader, sampled, think_open=False, policy_step=step)
+        rows = [row for i, group in enumerate(graded) for row in groups.rows(groups.score(i, group, config))]
+        # A random model is never right: give the rows advantages, so that the update has all its work.
+        rows = [replace(row, advantage=1.0 if i % 2 else -1.0) for i, row in enumerate(rows)]
+    with _timed(phases, "train"):
+        engine.sleep()
+        trainer.update(rows, step)
+    with _timed(phases, "sync"):
+        engine.wake("weights")
+        engine.sync_weights(trainer.backend.named_weights())
+        engine.wake("kv_cache")
+        if isinstance(engine, HfEngine):
+            return
+        ids = sampled[0][1]
+        check_probe(engine, ids, sequence_logprobs(trainer.backend.module, ids), tolerance=1e-4)
 
 
 def _config() -> TrainConfig:
     return TrainConfig.model_validate(
         {
             "steps": 100,
-            "lr": 1e-4,
-            "micro_batch_tokens": 8192,
+            "lr": 1e-5,
+            "micro_batch_tokens": MICRO_BATCH_TOKENS,
             "prompt": PromptConfig(template="{problem}", chat=False),
             "sampling": {"group_size": ROLLOUTS, "max_response_tokens": LIMIT},
         }
     )
 
 
-def _trainer(model: Path) -> Trainer:
-    config = _config()
-    return Trainer(make_backend(TorchConfig(), policy.load_model(model), config), config, 0, loss=LossConfig())
+def _engine(name: str, model: Path, module: Any, lengths: Sequence[int]) -> RolloutEngine:
+    """The engine, with rollouts that end at `lengths` and nowhere else."""
+    engine: Any
+    if name == "transformers":
+        engine = HfEngine(HfConfig(), model, module=module)
+        requests = engine._requests
+
+        def limited(*args: Any) -> list[Any]:
+            return [replace(r, limit=lengths[r.place[0] * ROLLOUTS + r.place[1]]) for r in requests(*args)]
+
+        engine._requests = limited
+    else:
+        from concisecli.rollout_vllm import VllmEngine
+
+        engine = VllmEngine(VllmConfig(dtype="float32", enforce_eager=True), model)
+        answer = engine._run
+
+        def ending(prompts: list[Any], settings: list[Any]) -> list[Any]:
+            if len(settings) == len(lengths):  # not a probe
+                for setting, length in zip(settings, lengths, strict=True):
+                    setting.max_tokens = length
+            return answer(prompts, settings)
+
+        engine._run = ending
+    engine.stop = ()
+    return engine
 
 
-def _rows(lengths: str) -> list[Row]:
-    rng = np.random.default_rng(0)
-    drawn = np.full(PROBLEMS * ROLLOUTS, LIMIT) if lengths == "fixed" else rng.geometric(3 / LIMIT, PROBLEMS * ROLLOUTS)
-    return [
-        Row(
-            prompt_ids=tuple(rng.integers(0, 200, 12).tolist()),
-            response_ids=tuple(rng.integers(0, 200, n).tolist()),
-            old_logprobs=(-5.6,) * n,
-            advantage=float(rng.normal()),
-        )
-        for n in np.minimum(drawn, LIMIT).tolist()
-    ]
+def _operations(lengths: Sequence[int]) -> float:
+    """Multiplications and additions of a step: two a weight and token to generate, six to train, attention left out."""
+    weights = MODEL.layers * (4 * MODEL.hidden_size**2 + 3 * MODEL.hidden_size * MODEL.intermediate_size)
+    head = MODEL.hidden_size * 278
+    prompts = sum(len(p.prompt) for p in problems())
+    generated, trained = sum(lengths) + prompts, sum(lengths) + ROLLOUTS * prompts
+    return 2.0 * (weights + head) * generated + 6.0 * (weights * trained + head * sum(lengths))
 
 
-def _with_advantage(row: Row, index: int) -> Row:
-    return Row(row.prompt_ids, row.response_ids, row.old_logprobs, advantage=1.0 if index % 2 else -1.0)
+def _multiply_limit() -> float:
+    """Operations a second of the model's own largest product, on one thread."""
+    torch.set_num_threads(1)
+    a, b = torch.randn(4096, MODEL.hidden_size), torch.randn(MODEL.intermediate_size, MODEL.hidden_size)
+    seconds = min(_seconds(lambda: torch.nn.functional.linear(a, b)) for _ in range(20))
+    return 2.0 * a.numel() * MODEL.intermediate_size / seconds
 
 
-def _plain_step(backend: Backend, rows: list[Row]) -> None:
-    batch = collate(rows, 0)
-    logits = backend.module(batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
-    logprobs = torch.log_softmax(logits[:, :-1], -1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
-    ratio = (logprobs - batch.old_logprobs[:, 1:]).exp()
-    advantage = batch.advantages[:, None]
-    surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-    mask = batch.response_mask[:, 1:]
-    backend.backward(-(surrogate * mask).sum() / mask.sum())
-    backend.step()
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
-def _in_turn(*calls: Callable[[], Any]) -> list[float]:
-    """The median seconds of each call, after one to warm up."""
-    seconds: list[list[float]] = [[] for _ in calls]
-    for _ in range(REPEATS + 1):
-        for taken, call in zip(seconds, calls, strict=True):
-            start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
-    return [statistics.median(taken[1:]) for taken in seconds]
-
-
-class _Clock:
-    def __init__(self, seconds: dict[str, list[float]]) -> None:
-        self._seconds = seconds
-        self._since = time.perf_counter()
-
-    def stop(self, phase: str) -> None:
-        now = time.perf_counter()
-        self._seconds[phase].append(now - self._since)
-        self._since = now
+@contextmanager
+def _timed(phases: dict[str, list[float]], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    phases.setdefault(name, []).append(time.perf_counter() - start)
