@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+PART_SAVES = 256  # padded tokens; a micro-batch more costs about as much as so many tokens do
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -133,13 +135,24 @@ def micro_batches(rows: Sequence[Row], max_tokens: int, *, packed: bool = False)
 
 
 def _cut(ordered: list[Row], max_tokens: int) -> list[list[Row]]:
-    """Neighbours in length share a batch, so that padding is small."""
+    """Neighbours in length share a batch; what fits one is still parted where that saves enough padding."""
     batches: list[list[Row]] = []
     while ordered:
         fits = max(1, max_tokens // ordered[0].length)
-        batches.append(ordered[:fits])
+        batches += _parted(ordered[:fits])
         ordered = ordered[fits:]
     return batches
+
+
+def _parted(ordered: list[Row]) -> list[list[Row]]:
+    """Cut in two, again and again, where that leaves the least padding, as long as PART_SAVES tokens are saved."""
+    count, longest = len(ordered), ordered[0].length
+    saved = [(count - i) * (longest - row.length) for i, row in enumerate(ordered)]
+    most = max(saved)
+    if most < PART_SAVES:
+        return [ordered]
+    first = saved.index(most)
+    return _parted(ordered[:first]) + _parted(ordered[first:])
 
 
 def _first_fit(ordered: list[Row], max_tokens: int) -> list[list[Row]]:

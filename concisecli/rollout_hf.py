@@ -27,7 +27,8 @@ from concisecli.policy import load_model, load_tokenizer, max_positions, stop_id
 from concisecli.records import Completion, ConciseError
 from concisecli.rollout import MemoryPart, SamplingLike, Wakefulness
 
-COMPACT_BELOW = 0.8  # share of live rows under which the finished ones are taken out of the batch
+COMPACT_BELOW = 0.9  # share of live rows under which the finished ones are taken out of the batch
+DRAW_BLOCK = 4096  # tokens of a vocabulary that are summed up before the cumulative distribution is looked at
 CACHE_STEP = 64  # positions the cache grows by at least
 
 
@@ -181,11 +182,19 @@ class _Batch:
             if not bool(alive.any()):
                 break
             if float(alive.float().mean()) < COMPACT_BELOW:
-                rows = rows[alive]
-                cache.batch_select_indices(alive.nonzero()[:, 0])
+                rows = self._compacted(rows, alive, cache)
             hidden = self._forward(self.ids[rows, position, None], cache)
             position += 1
         return self._cut(self.ids), self._cut(self.logprobs)
+
+    def _compacted(self, rows: Tensor, alive: Tensor, cache: Cache) -> Tensor:
+        """The rows that go on: the last of them move into the places of those that ended, so little is copied."""
+        count = int(alive.sum())
+        holes, movers = (~alive[:count]).nonzero()[:, 0], alive[count:].nonzero()[:, 0] + count
+        rows[holes] = rows[movers]
+        for layer in cache.layers:
+            layer.fill(holes, movers, count)
+        return rows[:count]
 
     def _prefill(self, cache: Cache, position: int) -> Tensor:
         """Run the first `position` tokens, once for all rows that share them."""
@@ -237,17 +246,48 @@ def draw(logits: Tensor, noise: Tensor, sampling: SamplingLike) -> tuple[Tensor,
     min-p is applied first, then top-p to what is left, as vLLM does. Temperature 0 takes the largest logit and gives
     its log-prob at temperature 1.
     """
-    logits = logits.double()
     if sampling.temperature == 0:
-        logprobs, best = logits.log_softmax(-1).max(-1)
+        logprobs, best = logits.double().log_softmax(-1).max(-1)
         return best, logprobs
-    shifted = logits / sampling.temperature
-    shifted = shifted - shifted.amax(-1, keepdim=True)
-    # Not normalised: the last entry of the cumulative sum is the normaliser, of the whole or of what truncation kept.
-    cumulative = truncate(shifted.exp(), top_p=sampling.top_p, min_p=sampling.min_p).cumsum(-1)
-    total = cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, noise[:, None] * total, right=True).clamp_(max=logits.shape[-1] - 1)
-    return tokens[:, 0], (shifted.gather(-1, tokens) - total.log())[:, 0]
+    truncates = sampling.top_p < 1 or sampling.min_p > 0
+    # In float64, as are all sums; but the exponentials of a large vocabulary cost most of the drawing.
+    exact = truncates or logits.shape[-1] <= DRAW_BLOCK
+    top = logits.amax(-1, keepdim=True)
+    weights = logits.to(torch.float64 if exact else torch.float32) - top
+    if sampling.temperature != 1.0:
+        weights /= sampling.temperature
+    weights = truncate(weights.exp_(), top_p=sampling.top_p, min_p=sampling.min_p)
+    tokens, total = _invert(weights, noise)
+    above = logits.gather(-1, tokens[:, None]).double() - top
+    return tokens, above[:, 0] / sampling.temperature - total.log()
+
+
+def _invert(weights: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The token [R] at `noise` of each row's cumulative distribution, and its normaliser [R]. `weights` [R, V] need not
+    be normalised: the last entry of the cumulative sum is that of the whole or of what truncation kept."""
+    size = weights.shape[-1]
+    if size <= DRAW_BLOCK:
+        cumulative = weights.double().cumsum(-1)
+        total = cumulative[:, -1]
+        return _first_above(cumulative, noise * total), total
+    whole = size - size % DRAW_BLOCK
+    sums = weights[:, :whole].unflatten(-1, (-1, DRAW_BLOCK)).sum(-1)
+    ends = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], -1).double().cumsum(-1)
+    total = ends[:, -1]
+    block = _first_above(ends, noise * total)
+    before = torch.where(block > 0, ends.gather(-1, (block - 1).clamp(min=0)[:, None])[:, 0], 0.0)
+    places = block[:, None] * DRAW_BLOCK + torch.arange(DRAW_BLOCK, device=weights.device)
+    inside = torch.where(places < size, weights.gather(-1, places.clamp(max=size - 1)), 0.0).double().cumsum(-1)
+    tokens = block * DRAW_BLOCK + _first_above(inside, noise * total - before)
+    return tokens.clamp_(max=size - 1), total
+
+
+def _first_above(cumulative: Tensor, target: Tensor) -> Tensor:
+    """[R] the first place whose cumulative sum is above `target`, hence one that adds something; where rounding put
+    the target at the end or over it, the last such place."""
+    below_end = torch.minimum(target, torch.nextafter(cumulative[:, -1], cumulative.new_zeros(())))
+    found = torch.searchsorted(cumulative, below_end[:, None], right=True)[:, 0]
+    return found.clamp_(max=cumulative.shape[-1] - 1)  # not a number: some token, and a log-prob that says so
 
 
 def truncate(probabilities: Tensor, *, top_p: float, min_p: float) -> Tensor:
@@ -317,6 +357,12 @@ class _GrowingLayer(DynamicLayer):
 
     def batch_select_indices(self, indices: Tensor) -> None:
         self.keys, self.values = self.keys[indices], self.values[indices]
+
+    def fill(self, holes: Tensor, movers: Tensor, count: int) -> None:
+        """Move rows into others' places and keep the first `count`."""
+        for kept in (self.keys, self.values):
+            kept[holes, :, : self.length] = kept[movers, :, : self.length]
+        self.keys, self.values = self.keys[:count], self.values[:count]
 
     def get_seq_length(self) -> int:
         return self.length

@@ -147,7 +147,8 @@ class Trainer:
         return [batch.to(self.backend.device) for batch in batches]
 
     def _split(self, rows: list[Row]) -> list[list[Row]]:
-        return micro_batches(rows, self._config.micro_batch_tokens, packed=self.backend.packed)
+        means = self.loss is not None and self.loss.reduce == "micro-token"  # then it matters who shares a micro-batch
+        return micro_batches(rows, self._config.micro_batch_tokens, packed=self.backend.packed and not means)
 
     def _objective(self, batch: TrainBatch, counts: _Counts, *, first: bool) -> tuple[Tensor, losses.Sums]:
         if self.loss is None:

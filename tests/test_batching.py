@@ -74,6 +74,13 @@ def test_micro_batches_are_sorted_by_length_so_that_padding_is_small() -> None:
     assert [[r.length for r in b] for b in micro_batches(rows, 90)] == [[30, 29, 28], [6, 5, 4]]
 
 
+def test_a_batch_that_fits_is_parted_where_lengths_drop_and_enough_padding_is_saved() -> None:
+    long, short = [row(1, 199, key) for key in range(4)], [row(1, 19, key) for key in range(4)]
+    assert [len(b) for b in micro_batches([*long, *short], 10**6)] == [4, 4]  # 4 x 180 tokens saved
+    assert [len(b) for b in micro_batches([*long, short[0]], 10**6)] == [5]  # 180 are not worth a micro-batch
+    assert [len(b) for b in micro_batches([*long, *short, *[row(1, 1, key) for key in range(20)]], 10**6)] == [4, 4, 20]
+
+
 @given(rows_of_any_length, st.integers(1, 100), st.randoms())
 def test_packs_hold_every_row_once_within_the_budget_whatever_the_order(
     rows: list[Row], max_tokens: int, rng: random.Random

@@ -177,6 +177,33 @@ def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     assert (tokens.bincount(minlength=4) / 200_000).tolist() == pytest.approx(probabilities.tolist(), abs=0.005)
 
 
+def test_a_large_vocabulary_is_drawn_from_as_its_float64_distribution_says() -> None:
+    """Over several blocks, the last one not full, with empty ones between and tokens that cannot come."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(400, 3 * rollout_hf.DRAW_BLOCK + 17, generator=generator)
+    logits[100:, rollout_hf.DRAW_BLOCK : 2 * rollout_hf.DRAW_BLOCK] = -torch.inf
+    logits[200:, 5:] = -torch.inf
+    logits[300:, :] = -torch.inf
+    logits[300:, -1] = 0.0
+    noise = torch.from_numpy(np.random.Generator(np.random.Philox(key=1)).random(400))
+    noise[::10], noise[5::10] = 0.0, 1 - 2**-53
+    tokens, logprobs = draw(logits, noise, Sampling(temperature=0.7))
+    expected = (logits.double() / 0.7).log_softmax(-1)
+    assert (logprobs - expected.gather(-1, tokens[:, None])[:, 0]).abs().max() < 1e-6
+    assert bool(logprobs.isfinite().all())
+    ends = expected.exp().cumsum(-1)
+    end = ends.gather(-1, tokens[:, None])[:, 0]
+    begin = torch.where(tokens > 0, ends.gather(-1, (tokens - 1).clamp(min=0)[:, None])[:, 0], 0.0)
+    assert bool(((begin - 1e-6 <= noise) & (noise <= end + 1e-6)).all())
+
+
+def test_logits_that_are_no_numbers_give_a_logprob_that_says_so() -> None:
+    for size in (10, 2 * rollout_hf.DRAW_BLOCK):
+        tokens, logprobs = draw(torch.full((2, size), torch.nan), torch.tensor([0.2, 0.9]).double(), Sampling())
+        assert bool((tokens < size).all())
+        assert bool(logprobs.isnan().all())
+
+
 def test_temperature_sharpens_what_is_drawn_and_what_is_recorded() -> None:
     # 0.2 and 0.8 at temperature 0.5 are 0.04 and 0.64, that is 1/17 and 16/17
     logits = torch.tensor([[0.2, 0.8]]).log().repeat(2, 1)
@@ -347,7 +374,8 @@ def test_prompts_are_prefilled_once_for_all_rollouts_of_a_group(engine: HfEngine
     hook = embedding.register_forward_hook(lambda _, inputs, __: rows.append(tuple(inputs[0].shape)))
     engine.generate([[1, 2, 3, 4], [4, 3, 2, 1]], Sampling(max_response_tokens=2), [[1, 2, 3], [4, 5, 6]])
     hook.remove()
-    assert rows == [(2, 4), (6, 1)]
+    assert rows[0] == (2, 4)
+    assert [positions for _, positions in rows[1:]] == [1]
 
 
 def test_prompts_of_one_length_share_a_batch(tiny_model: Path) -> None:
@@ -375,3 +403,13 @@ def test_the_cache_grows_without_losing_what_it_holds() -> None:
     assert torch.equal(keys, torch.cat(parts, 2))
     assert torch.equal(values, 2 * torch.cat(parts, 2))
     assert layer.get_seq_length() == 275
+
+
+def test_rows_that_ended_give_their_places_to_the_last_that_go_on() -> None:
+    layer = rollout_hf._GrowingLayer()
+    layer.update(torch.arange(5.0).view(5, 1, 1, 1), -torch.arange(5.0).view(5, 1, 1, 1))
+    layer.fill(torch.tensor([0, 2]), torch.tensor([3, 4]), 3)
+    more = torch.full((3, 1, 1, 1), 9.0)
+    keys, values = layer.update(more, more)
+    assert keys[:, 0, :, 0].tolist() == [[3, 9], [1, 9], [4, 9]]
+    assert values[:, 0, :, 0].tolist() == [[-3, 9], [-1, 9], [-4, 9]]

@@ -18,7 +18,7 @@ import torch
 from concisecli.config import HfConfig, NewModelConfig
 from concisecli.policy import new_model
 from concisecli.rollout import Sampling, rollout_seed
-from concisecli.rollout_hf import HfEngine
+from concisecli.rollout_hf import HfEngine, draw
 
 PROMPTS, ROLLOUTS, LIMIT, REPEATS = 32, 8, 120, 5
 WORDS = (*map(str, range(10, 30)), "wait check ", " ok ", " no ", "<think>", "</think>", "<answer>", "</answer>")
@@ -35,7 +35,31 @@ def run() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         engine = HfEngine(HfConfig(), new_model(NewModelConfig(words=WORDS), 0, Path(folder) / "model"))
     prompts = [engine.tokenizer.encode(_chain(i)) for i in range(PROMPTS)]
-    return [_row(engine, prompts, *case) for case in CASES]
+    return [_draws(), *(_row(engine, prompts, *case) for case in CASES)]
+
+
+def _draws() -> dict[str, Any]:
+    """One token for each of 64 rows of a vocabulary of Qwen2's size."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, 151936, generator=generator)
+    noise = torch.rand(64, generator=generator, dtype=torch.float64)
+
+    def in_float64() -> int:
+        weights = (logits.double() - logits.double().amax(-1, keepdim=True)).exp()
+        cumulative = weights.cumsum(-1)
+        tokens = torch.searchsorted(cumulative, noise[:, None] * cumulative[:, -1:], right=True)
+        return len((weights.gather(-1, tokens) / cumulative[:, -1:]).log())
+
+    ours, theirs = _in_turn(lambda: len(draw(logits, noise, TRAINING)[0]), in_float64)
+    note = "the whole distribution in float64; 64 rows, vocabulary 151936, 1 thread"
+    return {
+        "name": "drawing",
+        "value": ours,
+        "unit": "tokens/CPU-s",
+        "baseline": theirs,
+        "ratio": ours / theirs,
+        "note": note,
+    }
 
 
 def _row(

@@ -4,7 +4,7 @@
 sampler's log-probs, one optimiser step. `fixed`: every rollout has 64 tokens. `mixed`: 0.35 of that on average, the
 same lengths for all, by making each rollout end at its own. A step of ours has its rollouts graded by the worker pool
 and, with vLLM, the new weights loaded and probed; TRL's has a reward of one line. TRL runs in `.venv-trl`, made by
-`make bench`; each runs in a process of its own, in turn, and the better of two medians counts.
+`make bench`; each runs in a process of its own, one after the other; medians of 7 steps.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from concisecli.rollout import RolloutEngine, check_probe, sample_groups
 from concisecli.rollout_hf import HfEngine
 from concisecli.trainer import Trainer
 
-PROMPTS, ROLLOUTS, LIMIT, STEPS, ROUNDS = 16, 8, 64, 7, 2
+PROMPTS, ROLLOUTS, LIMIT, STEPS = 16, 8, 64, 8
 MODEL = NewModelConfig(words=tuple(map(str, range(10, 30))), hidden_size=128, layers=6, heads=4, intermediate_size=512)
 PEER = Path(__file__).parents[2] / ".venv-trl/bin/python"
 PEER_MICRO_BATCH = 128  # its fastest of 32, 64 and 128
-MICRO_BATCH_TOKENS = 4096
+MICRO_BATCH_TOKENS = 2048
 
 
 def run() -> list[dict[str, Any]]:
@@ -52,14 +52,10 @@ def run() -> list[dict[str, Any]]:
 
 def _compared(model: Path, kind: str, limit: float) -> Iterator[dict[str, Any]]:
     lengths = lengths_of(kind)
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for _ in range(ROUNDS):
-        for name in ("trl", "transformers", "vllm"):
-            if name != "trl" or PEER.exists():
-                runs.setdefault(name, []).append(_in_a_process(name, model, kind))
-    best = {name: min(found, key=lambda x: x["seconds"]) for name, found in runs.items()}
-    trl = best.pop("trl", {}).get("seconds")
-    for name, found in best.items():
+    names = ("trl", "transformers", "vllm") if PEER.exists() else ("transformers", "vllm")
+    runs = {name: _in_a_process(name, model, kind) for name in names}
+    trl = runs.pop("trl", {}).get("seconds")
+    for name, found in runs.items():
         seconds, phases = found["seconds"], found["phases"]
         shares = ", ".join(f"{phase} {taken / sum(phases.values()):.0%}" for phase, taken in phases.items())
         yield {
@@ -78,7 +74,7 @@ def lengths_of(kind: str) -> list[int]:
     count = PROMPTS * ROLLOUTS
     if kind == "fixed":
         return [LIMIT] * count
-    drawn = np.random.default_rng(0).geometric(1 / 26, size=count)
+    drawn = np.random.default_rng(0).geometric(1 / 21, size=count)
     return np.minimum(drawn, LIMIT).tolist()
 
 
