@@ -152,6 +152,12 @@ def report(
         list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of runs: report on these, no pipeline.")
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="With RUN: where to write.")] = Path("report"),
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="With RUN: every finished version of each stage; seeds are averaged, changes compared."
+        ),
+    ] = False,
 ) -> None:
     """Tables and figures of what was measured (the report stages).
 
@@ -163,7 +169,7 @@ def report(
     from concisecli.config import ReportConfig
     from concisecli.stages.report import of_runs
 
-    made = of_runs(folders, out, ReportConfig())
+    made = of_runs(folders, out, ReportConfig(), every=every)
     paths = {name: str(out / path) for name, path in made.outputs.items()}
     print(json.dumps(paths) if flags.as_json else "\n".join(paths.values()))
 

@@ -71,7 +71,7 @@ class WeightsAndBiases:
     def __init__(self, stage: Tracked) -> None:
         import wandb
 
-        if not os.environ.get("WANDB_MODE") and not wandb.api.api_key:
+        if not os.environ.get("WANDB_MODE") and not wandb.login(prompt=False):
             raise RuntimeError("there is no key; `wandb login`, or set WANDB_MODE=offline")
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or stage.project,

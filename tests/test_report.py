@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from concisecli import artifacts, wording
 from concisecli.config import EvalConfig, ReportConfig
 from concisecli.records import ConciseError, StageRun
-from concisecli.reports import attempts, before_after, curves, reporting, scores
-from concisecli.reports.reporting import Training, flat
+from concisecli.reports import attempts, before_after, curves, lineage, scores
+from concisecli.reports.lineage import flat
+from concisecli.reports.reporting import Training
 from concisecli.stages import report
 from tests import toy_run
 
@@ -117,7 +119,7 @@ def test_lineage_follows_hashes_to_the_makers_and_leaves_out_strangers(reported:
     assert stages.index("test") < stages.index("sft_t10")
     (row,) = [row for row in tables_of(reported)["lineage"] if row["stage"] == "rl1"]
     assert row["inputs"] == [{"role": "model", "from": "sft.model", "sha256": toy_run.fake_hash("sft.model")[:12]}]
-    assert row["config"] == {"lr": 1e-4, "steps": 40}
+    assert row["config"] == {"lr": 1e-4, "seed": 0, "steps": 40}
 
 
 def test_the_drawn_graph_puts_every_stage_behind_what_it_reads(reported: StageRun) -> None:
@@ -148,13 +150,19 @@ def test_the_distribution_of_lengths_ends_at_all_rollouts(reported: StageRun) ->
 
 
 def test_cost_is_time_by_phase_and_tokens(reported: StageRun) -> None:
-    cost = {row["stage"]: row for row in tables_of(reported)["cost"]}
+    found = tables_of(reported)["cost"]
+    cost = {row["stage"]: row for row in found["rows"]}
     assert cost["rl1"]["seconds"] == {"generate": 20.0, "train": 10.0}
     log = list(artifacts.iter_jsonl(reported.inputs["metrics"][1]))
     assert cost["rl1"]["sampled_tokens"] == round(sum(32 * row["length"] for row in log))
     assert cost["rl1"]["trained_tokens"] == 40 * 500
     sft = artifacts.read_json(reported.inputs["scores"][0])
-    assert cost["sft_t10"]["sampled_tokens"] == sum(n for row in sft["problems"] for n in row["lengths"])
+    tokens = sum(n for row in sft["problems"] for n in row["lengths"])
+    assert cost["sft_t10"]["sampled_tokens"] == tokens
+    assert cost["sft_t10"]["sampled_per_second"] == round(tokens / 4, 1)
+    assert cost["sft_t10"]["total_seconds"] == 5.0
+    assert found["total"]["seconds"] == {"generate": 84.0, "train": 30.0, "grade": 3.0}
+    assert found["total"]["sampled_tokens"] == sum(row["sampled_tokens"] for row in found["rows"])
 
 
 def test_equal_runs_give_equal_reports(reported: StageRun, tmp_path: Path) -> None:
@@ -227,34 +235,93 @@ def test_a_run_under_way_is_reported_from_its_folders(tmp_path: Path) -> None:
         report.of_runs([stage.folder], tmp_path / "out", ReportConfig())
 
 
-def test_models_of_two_runs_are_told_apart_and_their_settings_compared(tmp_path: Path) -> None:
-    one = toy_run.write_run(tmp_path / "seed0", temperatures=(1.0,))
-    two = toy_run.write_run(tmp_path / "seed1", temperatures=(1.0,))
-    changed = [m | {"config": m["config"] | {"lr": 2e-4}} for m in two.sources["metrics"]]
-    both = replace(
-        one,
-        inputs={role: one.inputs[role] + two.inputs[role] for role in one.inputs},
-        sources={
-            "scores": one.sources["scores"] + two.sources["scores"],
-            "metrics": one.sources["metrics"] + tuple(changed),
-        },
-    )
-    report.run(both)
-    tables = tables_of(both)
+def test_seeds_of_the_same_settings_are_one_model_with_wider_intervals(tmp_path: Path) -> None:
+    for seed in range(3):
+        toy_run.write_run(tmp_path / f"seed{seed}", temperatures=(1.0,), seed=seed)
+    report.of_runs([tmp_path / f"seed{seed}" for seed in range(3)], tmp_path / "out", ReportConfig())
+    tables = artifacts.read_json(tmp_path / "out" / "tables.json")
     (table,) = tables["headline"]
-    assert [row["model"] for row in table["rows"]] == [
-        f"{run}/{m}" for run in ("seed0", "seed1") for m in toy_run.MODELS
-    ]
+    assert [row["model"] for row in table["rows"]] == ["sft", "rl1", "lgrpo"]
+    for row in table["rows"]:
+        cell = row["suites"]["chains"]["pass_at_1"]
+        values = [one["suites"]["chains"]["pass_at_1"] for one in row["seeds"]]
+        assert [one["run"] for one in row["seeds"]] == ["seed0", "seed1", "seed2"]
+        assert [one["seed"] for one in row["seeds"]] == [0, 1, 2]
+        assert cell["value"] == pytest.approx(sum(values) / 3)
+        between = 4.303 * np.std(values, ddof=1) / np.sqrt(3)
+        assert cell["value"] - cell["low"] >= between * (1 - 1e-9) or cell["low"] == 0
+        assert row["suites"]["chains"]["rollouts"] == 3 * 24 * 4
+    assert tables["variants"] == []
+    assert {d["seeds"] for d in tables["differences"]} == {3}
+    (figure,) = [f for f in tables["figures"] if f["name"] == "accuracy"]
+    assert [s["name"] for s in figure["series"]] == ["rl1", "lgrpo"]
+    ends = [(s["low"][-1], s["y"][-1], s["high"][-1]) for s in figure["series"]]
+    assert all(low < y < high for low, y, high in ends)
+    assert "lowest to the highest seed" in figure["note"]
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert "mean of 3 seeds" in html
+    assert "Seed by seed" in html
+    (spent,) = [row for row in tables["cost"]["rows"] if row["stage"] == "rl1"]
+    assert (spent["folders"], spent["seconds"]) == (3, {"generate": 60.0, "train": 30.0})
+
+
+def test_one_changed_line_is_named_and_set_beside_the_first_run(tmp_path: Path) -> None:
+    toy_run.write_run(tmp_path / "plain", temperatures=(1.0,))
+    toy_run.write_run(tmp_path / "off", temperatures=(1.0,), changes={"reward": {"length": "off"}})
+    report.of_runs([tmp_path / "plain", tmp_path / "off"], tmp_path / "out", ReportConfig())
+    tables = artifacts.read_json(tmp_path / "out" / "tables.json")
+    changed = "lgrpo (reward.length off)"
+    (table,) = tables["headline"]
+    assert [row["model"] for row in table["rows"]] == ["sft", "rl1", "lgrpo", changed]  # what both share stands once
+    (ablation,) = tables["variants"]
+    plain, off = ablation["rows"]
+    assert (plain["model"], plain["changed"]) == ("lgrpo", [])
+    assert off["changed"] == [{"setting": "reward.length", "before": None, "after": "off"}]
+    (result,) = off["results"]
+    difference = result["difference"]
+    assert difference["pass_at_1"]["before"] == plain["results"][0]["pass_at_1"]["value"]
+    assert difference["pass_at_1"]["after"] == result["pass_at_1"]["value"]
     steps = [(d["before"], d["after"]) for d in tables["differences"] if d["step"]]
-    assert steps == [
-        (f"{r}/{a}", f"{r}/{b}") for r in ("seed0", "seed1") for a, b in (("sft", "rl1"), ("rl1", "lgrpo"))
-    ]
-    names = [f"{run}/{m}" for run in ("seed0", "seed1") for m in ("rl1", "lgrpo")]
-    assert [s["stage"] for s in tables["ablation"]["stages"]] == names
-    assert tables["ablation"]["settings"] == [{"setting": "lr", "values": [1e-4, 1e-4, 2e-4, 2e-4]}]
-    (accuracy, _) = tables["ablation"]["results"]
-    cells = {row["model"]: row["suites"]["chains"]["pass_at_1"] for row in table["rows"]}
-    assert accuracy["values"] == [cells[name] for name in names]
+    assert steps == [("sft", "rl1"), ("rl1", "lgrpo"), ("rl1", changed)]
+    assert tables["ablation"] is None
+    for name in ("report.html", "report.md"):
+        assert "reward.length" in (tmp_path / "out" / name).read_text()
+
+
+def test_versions_of_a_stage_in_one_folder_are_all_shown_when_asked_for(tmp_path: Path) -> None:
+    for changes in ({}, {"steps": 41}):
+        toy_run.write_run(tmp_path / str(len(changes)), temperatures=(1.0,), changes=changes)
+    for folder in (tmp_path / "1").glob("lgrpo*"):
+        manifest = artifacts.read_json(folder / "manifest.json")
+        folder.rename(tmp_path / "0" / f"{manifest['stage']}-{manifest['key'][:12]}")
+
+    def shown(every: bool) -> list[str]:
+        report.of_runs([tmp_path / "0"], tmp_path / "out", ReportConfig(), every=every)
+        (table,) = artifacts.read_json(tmp_path / "out" / "tables.json")["headline"]
+        return [row["model"] for row in table["rows"]]
+
+    assert len(shown(every=False)) == 3
+    assert shown(every=True) == ["sft", "rl1", "lgrpo", "lgrpo (steps 41)"]
+
+
+def test_runs_of_one_name_are_told_apart_by_the_folder_above(tmp_path: Path) -> None:
+    for where in ("a", "b"):
+        toy_run.write_run(tmp_path / where / "tiny", temperatures=(1.0,), changes={f"x{i}": where for i in range(4)})
+    report.of_runs([tmp_path / where / "tiny" for where in ("a", "b")], tmp_path / "out", ReportConfig())
+    (table,) = artifacts.read_json(tmp_path / "out" / "tables.json")["headline"]
+    assert [row["model"] for row in table["rows"]] == ["sft", "rl1", "lgrpo", "b/tiny/lgrpo"]
+
+
+def test_models_that_no_manifest_tells_of_are_called_after_their_run(tmp_path: Path) -> None:
+    for run in ("one", "two"):
+        toy_run.write_run(tmp_path / run, temperatures=(1.0,))
+        for path in (tmp_path / run).glob("*/manifest.json"):
+            path.unlink()
+    report.of_runs([tmp_path / "one", tmp_path / "two"], tmp_path / "out", ReportConfig())
+    (table,) = artifacts.read_json(tmp_path / "out" / "tables.json")["headline"]
+    assert {row["model"] for row in table["rows"]} == {
+        f"{run}/{model}_t10" for run in ("one", "two") for model in toy_run.MODELS
+    }
 
 
 def test_stages_with_equal_settings_are_not_an_ablation_of_anything(reported: StageRun) -> None:
@@ -349,7 +416,7 @@ def test_a_stage_that_makes_what_it_read_does_not_close_a_circle() -> None:
             "outputs": {"model": {"path": "model", "sha256": makes, "rows": None}},
         }
 
-    rows = reporting.lineage(
+    rows = lineage.lineage(
         [
             manifest("rl1", {"model": "base"}, "weights"),
             manifest("mined", {"model": "weights"}, "problems"),

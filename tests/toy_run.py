@@ -24,20 +24,28 @@ def fake_hash(name: str) -> str:
     return artifacts.sha256_text(name)
 
 
-def manifest(stage: str, kind: str, config: dict, sources: dict[str, str], outputs: dict[str, str]) -> dict[str, Any]:
+def manifest(
+    stage: str, kind: str, config: dict, sources: dict[str, str], outputs: dict[str, str], mark: str = ""
+) -> dict[str, Any]:
+    """`mark` sets the content of a run apart: all but the problems or, with a *, lgrpo alone."""
+
+    def content(name: str) -> str:
+        marked = name.startswith("lgrpo") if "*" in mark else not name.startswith("test")
+        return fake_hash(f"{name}{mark}" if marked else name)
+
     made = RunManifest(
         stage=stage,
         kind=kind,
         version=1,
-        key=fake_hash(f"key of {stage}"),
+        key=fake_hash(f"key of {content(stage)}"),
         config=config,
         runtime={},
-        inputs={role: [fake_hash(name)] for role, name in sources.items()},
+        inputs={role: [content(name)] for role, name in sources.items()},
         sources={role: [name] for role, name in sources.items()},
         files={},
-        outputs={name: Output(path=path, sha256=fake_hash(f"{stage}.{name}")) for name, path in outputs.items()},
+        outputs={name: Output(path=path, sha256=content(f"{stage}.{name}")) for name, path in outputs.items()},
         metrics={},
-        seed=0,
+        seed=config.get("seed", 0),
         code={},
         env={},
     )
@@ -52,9 +60,11 @@ def problems_of(suites: tuple[str, ...]) -> list[Problem]:
     return [replace(p, source=suites[i % len(suites)]) for i, p in enumerate(PROBLEMS)]
 
 
-def write_evaluation(run: Path, model: str, temperature: float, *, text: str, suites: tuple[str, ...]) -> None:
+def write_evaluation(
+    run: Path, model: str, temperature: float, *, text: str, suites: tuple[str, ...], seed: int, mark: str
+) -> None:
     accuracy, length = MODELS[model]
-    rng = np.random.default_rng([len(model), int(10 * temperature)])
+    rng = np.random.default_rng([len(model), int(10 * temperature), seed])
     config = EvalConfig(budgets=(40, 80, 120), samples=4, temperature=temperature, top_p=1.0, bootstrap=100)
     rows = []
     for p in problems_of(suites):
@@ -85,11 +95,23 @@ def write_evaluation(run: Path, model: str, temperature: float, *, text: str, su
     artifacts.write_json(folder / "scores.json", found)
     sources = {"model": f"{model}.model", "problems": "test.problems"}
     outputs = {"completions": "completions.parquet", "scores": "scores.json"}
-    artifacts.write_json(folder / "manifest.json", manifest(stage, "eval", found["settings"], sources, outputs))
+    made = manifest(stage, "eval", found["settings"] | {"seed": seed}, sources, outputs, mark)
+    artifacts.write_json(folder / "manifest.json", made)
+    tokens = sum(row["length"] for row in rows)
+    timings = [
+        {"event": "begin", "time": 100.0},
+        {"phase": "generate", "seconds": 4.0, "tokens": tokens},
+        {"phase": "grade", "seconds": 0.5},
+        {"event": "end", "time": 105.0},
+    ]
+    artifacts.write_jsonl(folder / "timings.jsonl", timings)
 
 
-def write_training(run: Path, stage: str, steps: int = 40) -> None:
+def write_training(
+    run: Path, stage: str, steps: int = 40, *, seed: int = 0, mark: str = "", changes: dict[str, Any] | None = None
+) -> None:
     accuracy, length = MODELS[stage]
+    accuracy += 0.02 * seed
     folder = folder_of(run, stage)
     rows: list[dict[str, float]] = []
     for step in range(steps):
@@ -117,7 +139,9 @@ def write_training(run: Path, stage: str, steps: int = 40) -> None:
     timings = [{"step": step, "time": 0.0, "generate": 0.5, "train": 0.25} for step in range(steps)]
     artifacts.write_jsonl(folder / "timings.jsonl", timings)
     kind = "sft" if stage == "sft" else "train"
-    made = manifest(stage, kind, {"lr": 1e-4, "steps": steps}, {"model": f"{PARENTS[stage]}.model"}, {"model": "model"})
+    config = {"lr": 1e-4, "steps": steps, "seed": seed} | (changes or {})
+    sources = {"model": "new" if stage == "sft" else f"{PARENTS[stage]}.model"}
+    made = manifest(stage, kind, config, sources, {"model": "model"}, mark)
     artifacts.write_json(folder / "manifest.json", made)
 
 
@@ -127,12 +151,15 @@ def write_run(
     temperatures: tuple[float, ...] = (1.0, 0.6),
     text: str = "",
     suites: tuple[str, ...] = ("chains",),
+    seed: int = 0,
+    changes: dict[str, Any] | None = None,
 ) -> StageRun:
-    """The report stage of a finished run, ready to be run itself."""
+    """The report stage of a finished run, ready to be run itself. `changes` are settings of lgrpo."""
+    mark = f" * {changes}" if changes else f" {seed}" if seed else ""
     for stage in MODELS:
-        write_training(run, stage)
+        write_training(run, stage, seed=seed, mark=mark, changes=changes if stage == "lgrpo" else None)
         for temperature in temperatures:
-            write_evaluation(run, stage, temperature, text=text, suites=suites)
+            write_evaluation(run, stage, temperature, text=text, suites=suites, seed=seed, mark=mark)
     data = manifest("test", "data", {"count": 24}, {}, {"problems": "problems.parquet"})
     artifacts.write_json(folder_of(run, "test") / "manifest.json", data)
     stranger = manifest("unrelated", "data", {}, {}, {"problems": "problems.parquet"})

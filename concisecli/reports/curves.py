@@ -10,6 +10,7 @@ import numpy as np
 from concisecli.reports.drawing import Figure, Series
 from concisecli.reports.reporting import Json, Training
 
+STEPS_LABEL = "RL step, counted from the first RL stage"
 MOST_POINTS = 160  # of a curve; longer logs are averaged
 CURVES: tuple[tuple[str, str, str, bool], ...] = (  # key, title, y label, share
     ("accuracy", "Accuracy while training", "right rollouts of the step (share)", True),
@@ -34,20 +35,39 @@ def training_figures(trainings: Sequence[Training], slots: Mapping[str, int]) ->
     """Curves over RL steps, counted from the first RL stage of each line of descent, then what is per stage."""
     rl = [t for t in trainings if any("accuracy" in row for row in t.rows)]
     starts = _starts(rl)
+
+    def figure(
+        key: str, title: str, label: str, *, share: bool = False, note: str = "", from_zero: bool = True
+    ) -> Figure:
+        curves = tuple(s for t in rl if (s := _curve(t, key, starts[t.stage], slots[t.stage])))
+        return Figure(
+            _slug(key), title, STEPS_LABEL, label, curves, percent=share, from_zero=from_zero, note=_and_seeds(note, rl)
+        )
+
     figures = [
-        Figure(
-            _slug(key),
+        figure(
+            key,
             title,
-            "RL step, counted from the first RL stage",
             label,
-            tuple(s for t in rl if (s := _curve(t, key, starts[t.stage], slots[t.stage]))),
-            percent=share,
+            share=share,
             from_zero=key != "entropy",
             note=_since_the_start(rl) if key == "length" else "",
         )
         for key, title, label, share in CURVES
         if not _always_zero(rl, key)
     ]
+    figures[2:2] = [_change_since(rl, "length", "Length since each stage began", starts, slots)]
+    for suite in _suites(rl):
+        figures += [
+            figure(
+                f"eval/{suite}/pass_at_1",
+                f"Accuracy on {suite} while training",
+                "pass@1 (share of rollouts)",
+                share=True,
+            ),
+            figure(f"eval/{suite}/length", f"Length on {suite} while training", "mean response length (tokens)"),
+            _change_since(rl, f"eval/{suite}/length", f"Length on {suite} since each stage began", starts, slots),
+        ]
     figures += [_group_kinds(t, starts[t.stage]) for t in rl]
     losses = [t for t in trainings if t not in rl]
     figures.append(
@@ -57,9 +77,53 @@ def training_figures(trainings: Sequence[Training], slots: Mapping[str, int]) ->
             "step",
             "loss (nats per token)",
             tuple(s for t in losses if (s := _curve(t, "loss", 0, slots[t.stage]))),
+            note=_and_seeds("", losses),
         )
     )
     return [replace(figure, group="Training") for figure in figures if figure.series]
+
+
+def _and_seeds(note: str, trainings: Sequence[Training]) -> str:
+    seeds = "Means over seeds; bands from the lowest to the highest seed." if any(t.seeds for t in trainings) else ""
+    return f"{note} {seeds}".strip()
+
+
+def _suites(rl: Sequence[Training]) -> list[str]:
+    """The suites that were evaluated while training, from the names of the metrics: eval/SUITE/pass_at_1."""
+    names = dict.fromkeys(name for t in rl for row in t.rows for name in row)
+    return [name.split("/")[1] for name in names if name.startswith("eval/") and name.endswith("/pass_at_1")]
+
+
+def _change_since(
+    rl: Sequence[Training], key: str, title: str, starts: Mapping[str, int], slots: Mapping[str, int]
+) -> Figure:
+    """How a length moved in each stage, in % of where it was when the stage began: the mean of the first tenth of its
+    values, or the first value of a suite."""
+    series = []
+    for t in rl:
+        values = [row[key] for row in t.rows if isinstance(row.get(key), int | float)]
+        few = 1 if key.startswith("eval/") else max(1, len(values) // 10)
+        begun = float(np.mean(values[:few])) if values else 0.0
+        curve = _curve(t, key, starts[t.stage], slots[t.stage]) if begun else None
+        if curve is not None:
+            series.append(_scaled(curve, begun))
+    return Figure(
+        f"{_slug(key)}-change",
+        title,
+        STEPS_LABEL,
+        "change of the mean length (%)",
+        tuple(series),
+        note=_and_seeds("", rl),
+    )
+
+
+def _scaled(curve: Series, begun: float) -> Series:
+    def change(values: Sequence[float] | None) -> tuple[float, ...] | None:
+        return None if values is None else tuple(100 * (v / begun - 1) for v in values)
+
+    return replace(
+        curve, y=change(curve.y) or (), low=change(curve.low), high=change(curve.high), faint=change(curve.faint)
+    )
 
 
 def _starts(rl: Sequence[Training]) -> dict[str, int]:
@@ -98,7 +162,23 @@ def _curve(training: Training, key: str, start: int, slot: int) -> Series | None
     x = tuple(float(np.mean([step for step, _ in run])) for run in runs)
     y = [float(np.mean([v for _, v in run])) for run in runs]
     smooth = running_mean(y, len(y) // SMOOTHED)
+    if training.seeds:
+        low, high = _range_of_seeds(training, key, [step - start for step, _ in points], every)
+        return Series(training.stage, x, tuple(smooth), low, high, slot=slot)
     return Series(training.stage, x, tuple(smooth), faint=tuple(y) if smooth != y else None, slot=slot)
+
+
+def _range_of_seeds(
+    training: Training, key: str, steps: Sequence[int], every: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The lowest and the highest seed at each point of the curve, each seed smoothed as the mean is."""
+    curves = []
+    for seed in training.seeds:
+        values = {_step(row, i): float(row.get(key) or 0) for i, row in enumerate(seed.rows)}
+        y = [values[step] for step in steps]
+        means = [float(np.mean(y[i : i + every])) for i in range(0, len(y), every)]
+        curves.append(running_mean(means, len(means) // SMOOTHED))
+    return tuple(map(min, zip(*curves, strict=True))), tuple(map(max, zip(*curves, strict=True)))
 
 
 def running_mean(values: Sequence[float], reach: int) -> list[float]:
@@ -132,7 +212,7 @@ def _group_kinds(training: Training, start: int) -> Figure:
     return Figure(
         f"groups-{_slug(training.stage)}",
         f"Kinds of groups in {training.stage}",
-        "RL step, counted from the first RL stage",
+        STEPS_LABEL,
         "share of the groups sampled",
         tuple(Series(label, x, share(key), slot=slot) for key, label, slot in KINDS) if present else (),
         kind="stack",

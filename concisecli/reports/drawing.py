@@ -101,6 +101,8 @@ def draw(figure: Figure) -> Picture:
         axes = canvas.add_subplot()
         _DRAW[figure.kind](axes, figure)
         _frame(canvas, axes, figure)
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")  # laid out once, for both files
         svg, png = io.StringIO(), io.BytesIO()
         canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
         canvas.savefig(png, format="png", dpi=PNG_DPI, facecolor="white", metadata={"Software": None})

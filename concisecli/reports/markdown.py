@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from concisecli.reports.reporting import ENDINGS, flat
+from concisecli.reports.lineage import flat
+from concisecli.reports.reporting import ENDINGS
 from concisecli.wording import NONE, change, count, number, percent, points, seconds, tokens
 
 Json = dict[str, Any]
@@ -23,6 +24,8 @@ def render(tables: Mapping[str, Any]) -> str:
     parts += [_breakdown(table) for table in tables["breakdowns"]]
     if tables["differences"]:
         parts += ["## Differences, paired by problem", _differences(tables["differences"])]
+    if tables["variants"]:
+        parts += ["## Ablations", *map(_variants, tables["variants"])]
     if tables["ablation"]:
         parts += ["## How the RL stages differ", _ablation(tables["ablation"])]
     if tables["figures"]:
@@ -31,7 +34,7 @@ def render(tables: Mapping[str, Any]) -> str:
         parts += ["## The same problem before and after", *_examples(tables["examples"])]
     if tables["lineage"]:
         parts += ["## Lineage", _lineage(tables["lineage"]), "## Settings", _settings(tables["lineage"])]
-    if tables["cost"]:
+    if tables["cost"]["total"]:
         parts += ["## Cost", _cost(tables["cost"])]
     return "\n\n".join(parts) + "\n"
 
@@ -69,7 +72,18 @@ def _headline(table: Json, suite: str) -> str:
                     percent(cell["truncated"]),
                 ]
             )
-    return f"**{suite}**\n\n{_table(head, rows)}"
+    seeds = [
+        f"{row['model']} {_by_seed([one['suites'][suite][metric] for one in row['seeds']], show)}"
+        for row in table["rows"]
+        if row["seeds"] and suite in row["suites"]
+        for metric, show in (("pass_at_1", percent), ("length", tokens))
+    ]
+    by_seed = f"\n\nMeans over seeds; seed by seed: {'; '.join(seeds)}." if seeds else ""
+    return f"**{suite}**\n\n{_table(head, rows)}{by_seed}"
+
+
+def _by_seed(values: Sequence[float], show: Any) -> str:
+    return " / ".join(show(value) for value in values)
 
 
 def _endings(table: Json, suite: str) -> str:
@@ -141,6 +155,33 @@ def _differences(rows: Sequence[Json]) -> str:
     )
 
 
+def _variants(table: Json) -> str:
+    """One row a way and evaluation; what was changed against the first way stands below its name."""
+    rows = []
+    for way in table["rows"]:
+        changed = ", ".join(f"`{c['setting']}` {number(c['before'])} → {number(c['after'])}" for c in way["changed"])
+        for found in way["results"]:
+            difference = found["difference"]
+            rows.append(
+                [
+                    way["model"],
+                    changed or NONE,
+                    f"{found['label']}, {found['suite']}",
+                    percent(found["pass_at_1"]["value"]),
+                    _interval(found["pass_at_1"], percent),
+                    NONE if difference is None else _with_interval(difference["pass_at_1"]),
+                    tokens(found["length"]["value"]),
+                    NONE if difference is None else f"{change(difference['length_percent'][0])} %",
+                ]
+            )
+    head = [table["model"], "changed", "at", "Pass@1", "interval", "points", "Len", "change"]
+    return _table(head, rows)
+
+
+def _with_interval(difference: Json) -> str:
+    return f"{points(difference['difference'])} ({_interval(difference, points)})"
+
+
 def _ablation(found: Json) -> str:
     rows = [[f"`{row['setting']}`", *(number(v) for v in row["values"])] for row in found["settings"]]
     for row in found["results"]:
@@ -202,22 +243,43 @@ def _lineage(rows: Sequence[Json]) -> str:
 def _settings(rows: Sequence[Json]) -> str:
     return "\n\n".join(
         f"**{row['stage']}**\n\n"
-        + _table(["setting", "value"], [[name, f"`{number(value)}`"] for name, value in flat(row["config"]).items()])
+        + _table(
+            ["setting", "value", "said by"],
+            [
+                [name, f"`{number(value)}`", row["origins"].get(name, "default")]
+                for name, value in flat(row["config"]).items()
+            ],
+        )
         for row in rows
     )
 
 
-def _cost(rows: Sequence[Json]) -> str:
+def _cost(found: Json) -> str:
     return _table(
-        ["stage", "tokens sampled", "tokens trained on", "time by phase"],
+        [
+            "stage",
+            "tokens sampled",
+            "per second",
+            "tokens trained on",
+            "per second",
+            "time by phase",
+            "total",
+            "GPU hours",
+        ],
         [
             [
-                row["stage"],
+                row["stage"]
+                if row["folders"] == 1 or row is found["total"]
+                else f"{row['stage']}, {row['folders']} times",
                 count(row["sampled_tokens"]),
+                tokens(row["sampled_per_second"]),
                 count(row["trained_tokens"]),
+                tokens(row["trained_per_second"]),
                 ", ".join(f"{name} {seconds(s)}" for name, s in row["seconds"].items()),
+                seconds(row["total_seconds"]),
+                NONE if row["gpu_hours"] is None else number(row["gpu_hours"]),
             ]
-            for row in rows
+            for row in [*found["rows"], found["total"]]
         ],
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from concisecli.reports.drawing import SLOTS, palette_css
-from concisecli.reports.reporting import flat
+from concisecli.reports.lineage import flat, graph
 from concisecli.wording import change, count, number, p_value, percent, points, seconds, tokens
 
 Json = dict[str, Any]
@@ -29,6 +29,7 @@ def html(tables: Mapping[str, Any], pictures: Mapping[str, str]) -> str:
     environment.globals |= {"flat": flat, "slot": lambda name: _slots(tables).get(name, 0)}
     return environment.get_template("page.html").render(
         **tables,
+        graph=graph(tables["lineage"]),
         pictures={name: Markup(svg) for name, svg in pictures.items()},
         palette=Markup(palette_css(":root")),
     )
@@ -47,11 +48,17 @@ def interval_of(value: Json, form: str) -> str:
     return "" if value["low"] is None else f"{FORMATS[form](value['low'])} to {FORMATS[form](value['high'])}"
 
 
-def tone(difference: Json, better: int) -> str:
-    """The colour of a change: none where its interval holds zero. `better` is 1 where more is better, else -1."""
+def tone(difference: Json) -> str:
+    """The colour of a change of accuracy: none where its interval holds zero."""
     if not difference["clear"]:
         return ""
-    return "good" if difference["difference"] * better > 0 else "bad"
+    return "good" if difference["difference"] > 0 else "bad"
+
+
+def length_tone(row: Json) -> str:
+    """The colour of a change of length: shorter is good where it did not cost accuracy; longer is neither."""
+    shorter = row["length"]["clear"] and row["length"]["difference"] < 0
+    return "good" if shorter and tone(row["pass_at_1"]) != "bad" else ""
 
 
 def strip(value: Json, slot: int) -> Any:
@@ -95,6 +102,7 @@ FORMATS: dict[str, Any] = {
     "count": count,
     "p_value": p_value,
     "tone": tone,
+    "length_tone": length_tone,
     "strip": strip,
     "sum_rollouts": sum_rollouts,
     "count_models": count_models,

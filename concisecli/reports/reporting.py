@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from concisecli.reports import comparison
+from concisecli.reports import comparison, over_seeds
+from concisecli.reports.lineage import flat
 
 Json = dict[str, Any]
 
@@ -20,6 +22,8 @@ class Evaluation:
     scores: Json
     manifest: Json = field(default_factory=dict)
     run: str = ""
+    path: Path | None = None  # of the scores.json
+    seeds: tuple[Evaluation, ...] = ()  # what it is the mean of
 
     @property
     def overall(self) -> Json:
@@ -42,6 +46,17 @@ class Training:
     rows: list[Json]
     manifest: Json = field(default_factory=dict)
     run: str = ""
+    seeds: tuple[Training, ...] = ()  # what it is the mean of
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way in which a model of a name (`base`) was made. `changed` is against the first way, setting by setting:
+    (name, there, here)."""
+
+    label: str
+    base: str
+    changed: tuple[tuple[str, Any, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +72,6 @@ class Settings:
 
 _SAME = ("temperature", "top_p", "min_p", "samples", "budgets")
 _SHORT = {"temperature": "T", "top_p": "top-p", "min_p": "min-p", "samples": "n", "budgets": "budgets"}
-
-
-def told_apart(
-    evaluations: Sequence[Evaluation], trainings: Sequence[Training]
-) -> tuple[list[Evaluation], list[Training]]:
-    """The same with the run's name put before the names that stand for something in several runs."""
-    runs_of: dict[str, set[str]] = {}
-    for name, run in [*((e.model, e.run) for e in evaluations), *((t.stage, t.run) for t in trainings)]:
-        runs_of.setdefault(name, set()).add(run)
-
-    def named(name: str, run: str) -> str:
-        return f"{run}/{name}" if len(runs_of.get(name, ())) > 1 else name
-
-    return (
-        [replace(e, model=named(e.model, e.run)) for e in evaluations],
-        [replace(t, stage=named(t.stage, t.run), parent=named(t.parent, t.run)) for t in trainings],
-    )
 
 
 def by_settings(evaluations: Sequence[Evaluation]) -> list[Settings]:
@@ -147,7 +145,23 @@ def _headline_row(evaluation: Evaluation, suites: Sequence[str], first: Evaluati
                 "problems": found["problems"],
                 "rollouts": found["rollouts"],
             }
-    return {"stage": evaluation.stage, "model": evaluation.model, "suites": cells}
+    return {
+        "stage": evaluation.stage,
+        "model": evaluation.model,
+        "suites": cells,
+        "seeds": [
+            {
+                "run": e.run,
+                "seed": e.manifest.get("seed"),
+                "suites": {s: _of_seed(e.scores["suites"][s]) for s in cells},
+            }
+            for e in evaluation.seeds
+        ],
+    }
+
+
+def _of_seed(found: Json) -> Json:
+    return {name: found[name]["value"] for name in ("cons_at_k", "pass_at_1", "length")}
 
 
 def _change(before: Json, after: Json) -> float:
@@ -181,10 +195,11 @@ BREAKDOWN_COLUMNS = (
 )
 
 
-def ablation(trainings: Sequence[Training], groups: Sequence[Settings]) -> Json | None:
-    """The settings in which the RL stages differ from each other, and what came of it: one column a stage. None where
-    nothing differs."""
-    stages = [t for t in trainings if t.kind == "train" and t.manifest.get("config")]
+def ablation(trainings: Sequence[Training], groups: Sequence[Settings], variants: Sequence[Variant]) -> Json | None:
+    """The settings in which the RL stages differ from each other, and what came of it: one column a stage, variants
+    left to a table of their own. None where nothing differs."""
+    changed = {v.label for v in variants if v.changed}
+    stages = [t for t in trainings if t.kind == "train" and t.manifest.get("config") and t.stage not in changed]
     configs = [flat(t.manifest["config"]) for t in stages]
     names = list(dict.fromkeys(name for config in configs for name in config))
     differing = [name for name in names if len({str(config.get(name)) for config in configs}) > 1]
@@ -203,6 +218,39 @@ def ablation(trainings: Sequence[Training], groups: Sequence[Settings]) -> Json 
     }
 
 
+def variants_table(variants: Sequence[Variant], groups: Sequence[Settings]) -> list[Json]:
+    """Of each model that was made in several ways: what was changed against the first way, and what came of it, paired
+    by problem. Ways that nothing was evaluated of are left out."""
+    tables = []
+    for base in dict.fromkeys(v.base for v in variants if v.changed):
+        ways = [v for v in variants if v.base == base]
+        rows = [_way(way, ways[0], groups) for way in ways]
+        rows = [row for row in rows if row["results"]]
+        if len(rows) > 1:
+            tables.append({"model": base, "rows": rows})
+    return tables
+
+
+def _way(way: Variant, first: Variant, groups: Sequence[Settings]) -> Json:
+    results = []
+    for group in groups:
+        found = {e.model: e for e in group.evaluations}
+        if way.label in found:
+            e, start = found[way.label], found.get(first.label)
+            differences = _differences(start, e) if start is not None and way is not first else []
+            results += [
+                {
+                    "label": group.label,
+                    "suite": suite,
+                    **{name: e.scores["suites"][suite][name] for name in ("cons_at_k", "pass_at_1", "length")},
+                    "difference": next((d for d in differences if d["suite"] == suite), None),
+                }
+                for suite in e.suites
+            ]
+    changed = [{"setting": name, "before": before, "after": after} for name, before, after in way.changed]
+    return {"model": way.label, "changed": changed, "results": results}
+
+
 def parents_of(trainings: Sequence[Training]) -> dict[str, str]:
     """model -> the model that its training started from."""
     return {t.stage: t.parent for t in trainings}
@@ -215,13 +263,36 @@ def differences(groups: Sequence[Settings], parents: Mapping[str, str]) -> list[
         models = group.evaluations
         pairs = lineage_pairs(group, parents)
         for a, b in dict.fromkeys([*pairs, *((0, i) for i in range(1, len(models)))]):
-            settings = models[a].scores["settings"]
-            found = comparison.compare(
-                models[a].scores, models[b].scores, resamples=settings["bootstrap"] or 1000, seed=settings["seed"]
-            )
             pair = {"label": group.label, "before": models[a].model, "after": models[b].model, "step": (a, b) in pairs}
-            rows += [pair | _record(one) for one in found]
+            rows += [pair | row for row in _differences(models[a], models[b])]
     return rows
+
+
+def _differences(before: Evaluation, after: Evaluation) -> list[Json]:
+    """One row a suite that both have problems of."""
+    settings = before.scores["settings"]
+    found = comparison.compare(
+        before.scores, after.scores, resamples=settings["bootstrap"] or 1000, seed=settings["seed"]
+    )
+    return [_over_seeds(_record(one), before, after) for one in found]
+
+
+def _over_seeds(row: Json, before: Evaluation, after: Evaluation) -> Json:
+    """Where both sides are means over as many seeds: intervals that hold how much a seed matters, too."""
+    row["seeds"] = len(before.seeds) if len(before.seeds) == len(after.seeds) else 0
+    if not row["seeds"]:
+        return row
+    suite = row["suite"]
+    pairs = [
+        (a.scores["suites"][suite], b.scores["suites"][suite]) for a, b in zip(before.seeds, after.seeds, strict=True)
+    ]
+    for name in ("pass_at_1", "cons_at_k", "length"):
+        values = [b[name]["value"] - a[name]["value"] for a, b in pairs]
+        row[name] |= over_seeds.widened(row[name], values)
+    changes = [_change(a, b) for a, b in pairs]
+    middle, low, high = row["length_percent"]
+    wide = over_seeds.widened({"difference": middle, "low": low, "high": high}, changes)
+    return row | {"length_percent": (middle, wide["low"], wide["high"])}
 
 
 def lineage_pairs(group: Settings, parents: Mapping[str, str]) -> list[tuple[int, int]]:
@@ -242,125 +313,3 @@ def _record(one: comparison.Comparison) -> Json:
     for name in ("pass_at_1", "cons_at_k", "length"):
         row[name]["clear"] = getattr(one, name).clear
     return row | {"gained": len(one.gained), "lost": len(one.lost)}
-
-
-# --- lineage, settings, cost ------------------------------------------------------------------------------------------
-
-
-def lineage(manifests: Sequence[Json]) -> list[Json]:
-    """Every stage behind the report with what it read and made, makers before users."""
-    makers: dict[str, Json] = {}
-    for manifest in manifests:
-        for output in manifest.get("outputs", {}).values():
-            makers.setdefault(output["sha256"], manifest)
-    order: dict[str, Json] = {}
-    # A stage that changes nothing makes what it read, and so seems to be its own ancestor: nobody is visited twice.
-    visited: set[str] = set()
-
-    def visit(manifest: Json) -> None:
-        if manifest["key"] in visited:
-            return
-        visited.add(manifest["key"])
-        for digest in read_by(manifest):
-            if digest in makers:
-                visit(makers[digest])
-        order[manifest["key"]] = manifest
-
-    for manifest in manifests:
-        visit(manifest)
-    places = _places(list(order.values()), makers)
-    return [_link(manifest) | places[key] for key, manifest in order.items()]
-
-
-def _places(ordered: Sequence[Json], makers: Mapping[str, Json]) -> dict[str, Json]:
-    """key -> where the stage stands in a drawing of the graph: `column` behind all that it reads, `row` near what it
-    reads, and `reads`, the indices of those stages."""
-    index = {m["key"]: i for i, m in enumerate(ordered)}
-    places: dict[str, Json] = {}
-    for m in ordered:
-        read = list(dict.fromkeys(makers[d]["key"] for d in read_by(m) if d in makers))
-        before = [places[key] for key in read if key in places]
-        places[m["key"]] = {
-            "column": max((p["column"] + 1 for p in before), default=0),
-            "row": sum(p["row"] for p in before) / len(before) if before else float(len(places)),
-            "reads": [index[key] for key in read if key in places],
-        }
-    for column in {p["column"] for p in places.values()}:
-        together = sorted((p for p in places.values() if p["column"] == column), key=lambda p: p["row"])
-        for row, place in enumerate(together):
-            place["row"] = row
-    return places
-
-
-def read_by(manifest: Json) -> list[str]:
-    """The content hashes of everything that a stage read."""
-    return [digest for digests in manifest.get("inputs", {}).values() for digest in digests]
-
-
-def _model_of(manifest: Json) -> str | None:
-    """The model that a stage makes or looks at: it lends the stage its colour."""
-    if "model" in manifest.get("outputs", {}):
-        return str(manifest["stage"])
-    reference = next(iter(manifest.get("sources", {}).get("model", [])), None)
-    return None if reference is None else str(reference).split(".")[0]
-
-
-def _link(manifest: Json) -> Json:
-    return {
-        "stage": manifest["stage"],
-        "kind": manifest["kind"],
-        "key": manifest["key"][:12],
-        "model": _model_of(manifest),
-        "inputs": [
-            {"role": role, "from": reference, "sha256": digest[:12]}
-            for role, references in manifest.get("sources", {}).items()
-            for reference, digest in zip(references, manifest["inputs"].get(role, []), strict=False)
-        ],
-        "outputs": [
-            {"name": name, "path": output["path"], "sha256": output["sha256"][:12], "rows": output.get("rows")}
-            for name, output in manifest.get("outputs", {}).items()
-        ],
-        "metrics": manifest.get("metrics", {}),
-        "config": manifest.get("config", {}),
-    }
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted names."""
-    if isinstance(value, Mapping) and value:
-        return {k: v for name, part in value.items() for k, v in flat(part, f"{prefix}{name}.").items()}
-    return {prefix[:-1]: value}
-
-
-def cost(
-    timings: Mapping[str, Sequence[Json]], trainings: Sequence[Training], evaluations: Sequence[Evaluation]
-) -> list[Json]:
-    """Of each stage: seconds of each phase, summed over its timings file, and tokens sampled and trained on."""
-    logs = {t.stage: t.rows for t in trainings}
-    sampled = {e.stage: sum(sum(row["lengths"]) for row in e.scores["problems"]) for e in evaluations}
-    rows = []
-    for stage, lines in timings.items():
-        log = logs.get(stage, [])
-        drawn = sampled.get(stage) or round(sum(_rollouts(row) * (row.get("length") or 0) for row in log))
-        trained = round(sum(row.get("tokens") or 0 for row in log))
-        seconds = _seconds(lines)
-        if seconds or drawn or trained:
-            rows.append({"stage": stage, "seconds": seconds, "sampled_tokens": drawn, "trained_tokens": trained})
-    return rows
-
-
-def _rollouts(row: Json) -> float:
-    """Rollouts of a step, from the counts of their outcomes."""
-    return sum(value or 0 for name, value in row.items() if name.startswith("grade/"))
-
-
-def _seconds(lines: Sequence[Json]) -> dict[str, float]:
-    spent: dict[str, float] = {}
-    for line in lines:
-        if "phase" in line:
-            spent[line["phase"]] = spent.get(line["phase"], 0.0) + line["seconds"]
-        elif "step" in line:
-            for name, seconds in line.items():
-                if name not in ("step", "time"):
-                    spent[name] = spent.get(name, 0.0) + seconds
-    return {name: round(seconds, 1) for name, seconds in spent.items()}

@@ -7,17 +7,17 @@ the stages that made what those read, found by their content hashes beside them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_bytes, write_json, write_text
 from concisecli.config import ReportConfig
 from concisecli.records import ConciseError, StageResult, StageRun
-from concisecli.reports import before_after, curves, drawing, figures, markdown, page, reporting
+from concisecli.reports import before_after, cost, curves, drawing, figures, lineage, markdown, page, reporting
 from concisecli.reports.reporting import Evaluation, Json, Training
 from concisecli.reports.scores import SCHEMA
+from concisecli.reports.variants import named
 
 KEY = re.compile(r"-[0-9a-f]{12}$")  # what a stage's folder has behind the stage's name
 
@@ -27,29 +27,30 @@ def run(stage: StageRun) -> StageResult:
     config: ReportConfig = stage.config
     scored = _sources(stage, "scores")
     logged = _sources(stage, "metrics")
-    evaluations, trainings = reporting.told_apart(
-        [load_evaluation(path, manifest) for path, manifest in scored],
-        [load_training(path, manifest) for path, manifest in logged],
-    )
-    if not evaluations and not trainings:
+    if not scored and not logged:
         raise ConciseError("there is nothing to report; give it `scores` or `metrics` as inputs")
-    runs = dict.fromkeys(path.parent.parent for path, _ in scored + logged)
+    folders = Folders(dict.fromkeys(path.parent.parent for path, _ in scored + logged))
+    evaluations, trainings, variants, labels = named(
+        [load_evaluation(path, manifest, folders.label(path)) for path, manifest in scored],
+        [load_training(path, manifest, folders.label(path)) for path, manifest in logged],
+        folders.makers,
+    )
     slots = reporting.Slots(evaluations, trainings).of
     groups = reporting.by_settings(evaluations)
     parents = reporting.parents_of(trainings)
     drawn = figures.evaluation_figures(groups, slots, parents) + curves.training_figures(trainings, slots)
-    made = [*(t.stage for t in trainings), *(e.stage for e in evaluations)]
-    timings = {name: _timings(path) for name, (path, _) in zip(made, logged + scored, strict=True)}
+    ancestors = folders.ancestors([m for _, m in scored + logged if m])
     tables = {
         "title": config.title,
         "headline": reporting.headline(groups),
         "breakdowns": reporting.breakdowns(groups),
-        "ablation": reporting.ablation(trainings, groups),
+        "ablation": reporting.ablation(trainings, groups, variants),
+        "variants": reporting.variants_table(variants, groups),
         "differences": reporting.differences(groups, parents),
         "figures": [asdict(figure) for figure in drawn],
-        "examples": _examples(config, evaluations, [path for path, _ in scored]),
-        "lineage": reporting.lineage(_ancestors(runs, [m for _, m in scored + logged if m])),
-        "cost": reporting.cost(timings, trainings, evaluations),
+        "examples": _examples(config, evaluations),
+        "lineage": lineage.lineage(ancestors, labels),
+        "cost": cost.cost(list(_spent(folders, ancestors, scored + logged, labels))),
     }
     pictures = {figure.name: drawing.draw(figure) for figure in drawn}
     for name, picture in pictures.items():
@@ -66,41 +67,100 @@ def run(stage: StageRun) -> StageResult:
     )
 
 
-def of_runs(runs: Sequence[Path], out: Path, config: ReportConfig) -> StageResult:
+def of_runs(runs: Sequence[Path], out: Path, config: ReportConfig, *, every: bool = False) -> StageResult:
     """A report of everything in the folders of one or several runs, finished or under way, written to `out`: of each
-    stage its newest folder, in the order in which they were finished. Raises ConciseError for a folder without any."""
-    scores: list[Path] = []
-    metrics: list[Path] = []
+    stage its newest folder, makers before users. With `every`, of all that is finished: seeds of the same settings are
+    averaged, changed settings stand side by side. Raises ConciseError for a folder without any."""
+    found: list[Path] = []
     for folder in runs:
-        found = _newest(folder)
-        if not found:
+        inside = _every(folder) if every else _newest(folder)
+        if not inside:
             if not folder.exists():
                 raise ConciseError(f"there is no folder {folder}; name that of a run, such as runs/tiny")
-            inside = sorted(str(run) for run in folder.glob("*") if run.is_dir() and _newest(run))
-            hint = f"; did you mean {' or '.join(inside)}?" if inside else "; make one with: concise run"
+            near = sorted(str(run) for run in folder.glob("*") if run.is_dir() and _newest(run))
+            hint = f"; did you mean {' or '.join(near)}?" if near else "; make one with: concise run"
             raise ConciseError(f"{folder} holds no evaluation and no training log{hint}")
-        scores += [stage / "scores.json" for stage in found if (stage / "scores.json").is_file()]
-        metrics += [
-            stage / "metrics.jsonl" for stage in found if (stage / "metrics.jsonl").is_file() and _trains(stage)
-        ]
+        found += _makers_first(inside, folder)
+    scores = tuple(stage / "scores.json" for stage in found if (stage / "scores.json").is_file())
+    metrics = tuple(stage / "metrics.jsonl" for stage in found if _trains(stage))
     out.mkdir(parents=True, exist_ok=True)
-    return run(StageRun("report", out, config, {"scores": tuple(scores), "metrics": tuple(metrics)}))
+    return run(StageRun("report", out, config, {"scores": scores, "metrics": metrics}))
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+class Folders:
+    """The stage folders of some runs: what made what, by the hashes of the contents."""
+
+    def __init__(self, runs: Iterable[Path]) -> None:
+        self.runs = list(runs)
+        self.of: dict[str, Path] = {}  # key -> folder
+        self.makers: dict[str, Json] = {}  # hash of an output -> manifest of the stage that made it
+        for run in self.runs:
+            for path in sorted(run.glob("*/manifest.json")):
+                manifest = read_json(path)
+                self.of.setdefault(manifest["key"], path.parent)
+                for output in manifest.get("outputs", {}).values():
+                    self.makers.setdefault(output["sha256"], manifest)
+
+    def label(self, path: Path) -> str:
+        """What the run of a file in a stage's folder is called: its name, with the folder above it where several runs
+        have the name."""
+        run = path.parent.parent
+        several = sum(other.name == run.name for other in self.runs) > 1
+        return f"{run.parent.name}/{run.name}" if several else run.name
+
+    def ancestors(self, manifests: Sequence[Json]) -> list[Json]:
+        """The manifests and those of the stages that made what they read."""
+        found: dict[str, Json] = {}
+        waiting = list(manifests)
+        while waiting:
+            manifest = waiting.pop()
+            if manifest["key"] not in found:
+                found[manifest["key"]] = manifest
+                read = lineage.read_by(manifest)
+                waiting += [self.makers[digest] for digest in read if digest in self.makers]
+        return sorted(found.values(), key=lambda m: (m["stage"], m["key"]))
+
+
+def _makers_first(inside: Sequence[Path], run: Path) -> list[Path]:
+    """Stage folders with makers before users, else in the order given; what is under way comes last."""
+    folders = Folders([run])
+    rows = lineage.lineage(folders.ancestors([m for f in inside if (m := _manifest_beside(f / "manifest.json"))]))
+    columns = {(row["stage"], row["key"]): row["column"] for row in rows}
+
+    def column(folder: Path) -> int:
+        manifest = _manifest_beside(folder / "manifest.json")
+        return columns[manifest["stage"], manifest["key"][:12]] if manifest else len(rows)
+
+    return sorted(inside, key=column)
 
 
 def _trains(stage: Path) -> bool:
-    """Whether a stage's log is one of training; that of a stage under way is taken for one."""
-    return _manifest_beside(stage / "metrics.jsonl").get("kind", "train") in ("sft", "train")
+    """Whether a stage has a log of training; that of a stage under way is taken for one."""
+    log = stage / "metrics.jsonl"
+    return log.is_file() and _manifest_beside(log).get("kind", "train") in ("sft", "train")
+
+
+def _every(run: Path) -> list[Path]:
+    """The finished stages of a run that have scores or metrics, oldest first."""
+    return [folder for folder in _written(run) if (folder / "manifest.json").is_file()]
 
 
 def _newest(run: Path) -> list[Path]:
     """The folders of a run that hold scores or metrics, one a stage, oldest first."""
-    written = sorted([*run.glob("*/scores.json"), *run.glob("*/metrics.jsonl")], key=lambda p: p.stat().st_mtime_ns)
     newest: dict[str, Path] = {}
-    for folder in (path.parent for path in written):
+    for folder in _written(run):
         stage = KEY.sub("", folder.name)
         newest.pop(stage, None)
         newest[stage] = folder
     return list(newest.values())
+
+
+def _written(run: Path) -> list[Path]:
+    files = sorted([*run.glob("*/scores.json"), *run.glob("*/metrics.jsonl")], key=lambda p: p.stat().st_mtime_ns)
+    return list(dict.fromkeys(path.parent for path in files))
 
 
 Source = tuple[Path, Json]
@@ -118,19 +178,18 @@ def _manifest_beside(path: Path) -> Json:
     return read_json(manifest) if manifest.is_file() else {}
 
 
-def load_evaluation(path: Path, manifest: Json) -> Evaluation:
+def load_evaluation(path: Path, manifest: Json, run: str) -> Evaluation:
     """A scores.json under the name of the model that it is about."""
     scores = read_json(path)
     if not isinstance(scores, dict) or scores.get("schema") != SCHEMA:
         raise ConciseError(f"{path} is not a scores.json of this version of concise; run the eval stage again")
     stage = _stage_name(path, manifest)
-    return Evaluation(stage, _made_by(manifest) or stage, scores, manifest, path.parent.parent.name)
+    return Evaluation(stage, _made_by(manifest) or stage, scores, manifest, run, path)
 
 
-def load_training(path: Path, manifest: Json) -> Training:
+def load_training(path: Path, manifest: Json, run: str) -> Training:
     stage = _stage_name(path, manifest)
-    rows, run = list(iter_jsonl(path)), path.parent.parent.name
-    return Training(stage, manifest.get("kind", "train"), _made_by(manifest), rows, manifest, run)
+    return Training(stage, manifest.get("kind", "train"), _made_by(manifest), list(iter_jsonl(path)), manifest, run)
 
 
 def _stage_name(path: Path, manifest: Json) -> str:
@@ -147,34 +206,20 @@ def _made_by(manifest: Json) -> str:
     return str(reference.split(".")[0])
 
 
-def _ancestors(runs: Iterable[Path], manifests: Sequence[Json]) -> list[Json]:
-    """The manifests and those of the stages that made what they read, by the hash of what was read."""
-    beside = [read_json(path) for run in runs for path in sorted(run.glob("*/manifest.json"))]
-    makers = {output["sha256"]: m for m in beside for output in m.get("outputs", {}).values()}
-    found: dict[str, Json] = {}
-    waiting = list(manifests)
-    while waiting:
-        manifest = waiting.pop()
-        if manifest["key"] not in found:
-            found[manifest["key"]] = manifest
-            waiting += [makers[digest] for digest in reporting.read_by(manifest) if digest in makers]
-    return sorted(found.values(), key=lambda m: (m["stage"], m["key"]))
-
-
-def _examples(config: ReportConfig, evaluations: Sequence[Evaluation], paths: Sequence[Path]) -> Json | None:
+def _examples(config: ReportConfig, evaluations: Sequence[Evaluation]) -> Json | None:
     """The same problems before and after, from the completions beside the two scores."""
     chosen = _before_and_after(config, evaluations)
     if not chosen or not config.examples:
         return None
-    texts = [paths[i].parent / "completions.parquet" for i in chosen]
+    before, after = (evaluations[i] for i in chosen)
+    texts = [e.path.parent / "completions.parquet" for e in (before, after) if e.path is not None]
     if not all(path.is_file() for path in texts):
         return None
-    before, after = (evaluations[i] for i in chosen)
-    rows: list[list[dict[str, Any]]] = [read_parquet(path) for path in texts]
+    first, second = (read_parquet(path) for path in texts)
     return {
         "before": before.model,
         "after": after.model,
-        **before_after.choose(before.scores, rows[0], after.scores, rows[1], number=config.examples, seed=config.seed),
+        **before_after.choose(before.scores, first, after.scores, second, number=config.examples, seed=config.seed),
     }
 
 
@@ -191,6 +236,32 @@ def _before_and_after(config: ReportConfig, evaluations: Sequence[Evaluation]) -
     return (alike[0], alike[-1]) if len(alike) > 1 else None
 
 
-def _timings(path: Path) -> list[Json]:
-    timings = path.parent / "timings.jsonl"
-    return list(iter_jsonl(timings)) if timings.is_file() else []
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+def _spent(
+    folders: Folders, ancestors: Sequence[Json], read: Sequence[Source], labels: Mapping[str, str]
+) -> Iterator[cost.Spent]:
+    """Of every stage behind the report what its folder tells of time and tokens, makers first; then of stages that are
+    under way."""
+    rows = lineage.lineage(ancestors)
+    by_key = {m["key"][:12]: m for m in ancestors}
+    told = {m["key"]: path.parent for path, m in read if m}
+    for manifest in (by_key[row["key"]] for row in rows):
+        folder = told.get(manifest["key"]) or folders.of.get(manifest["key"])
+        if folder is not None:
+            name = (
+                labels.get(manifest["key"], manifest["stage"]) if "model" in manifest["outputs"] else manifest["stage"]
+            )
+            yield _spent_in(folder, name, manifest)
+    for folder in dict.fromkeys(path.parent for path, m in read if not m):
+        yield _spent_in(folder, KEY.sub("", folder.name), {})
+
+
+def _spent_in(folder: Path, name: str, manifest: Json) -> cost.Spent:
+    def rows(file: str) -> list[Json]:
+        return list(iter_jsonl(folder / file)) if (folder / file).is_file() else []
+
+    timings, log = rows("timings.jsonl"), rows("metrics.jsonl")
+    sampled = sum(line.get("tokens", 0) for line in timings if line.get("phase") == "generate")
+    return cost.Spent(name, manifest.get("kind", ""), timings, log, sampled, manifest.get("env", {}).get("gpus"))
