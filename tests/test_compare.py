@@ -125,7 +125,7 @@ def test_the_table_holds_the_numbers(folders: tuple[Path, Path]) -> None:
     assert "a → b, sums, 3 problems" in said
     assert any(line.startswith("Pass@1 (%) 50.0 66.7 +16.7 ") for line in said)
     assert any(line.startswith("Len (tokens) 25.0 5.0 −80.0 % ") for line in said)
-    assert "budget for before's best 40 5" in said
+    assert "tokens to reach 50.0 % 40 5" in said
     assert "not alike: temperature: 1.0 -> 0.6" in said
     assert "gained by majority of rollouts: 2: p0, p1" in said
     assert "lost by majority of rollouts: 1: p2" in said

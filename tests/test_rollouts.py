@@ -161,3 +161,16 @@ def test_brackets_in_a_text_are_shown_as_they_are(run: Path) -> None:
 def test_short_texts_are_not_folded() -> None:
     assert fold("b" * 360) == "b" * 360
     assert len(fold("b" * 361)) < 361
+
+
+# --- answers that are empty, folders of runs --------------------------------------------------------------------------
+
+
+def test_an_empty_answer_says_of_how_many(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert select(run, Wanted(problem="nobody", number=3)) == []
+    assert "no rollout matches, of " in capsys.readouterr().err
+
+
+def test_rollouts_of_a_folder_of_runs_have_their_problems_texts(run: Path) -> None:
+    (row,) = select(run.parent, Wanted(number=1))
+    assert row["prompt"] == f"What is {row['problem_id'][1:]}?"

@@ -103,29 +103,44 @@ def _table(pair: Pair, one: Comparison) -> Any:
         "Len (tokens)",
         wording.tokens(one.length.before),
         wording.tokens(one.length.after),
-        _coloured(f"{wording.change(percent)} %", one.length, better=-1),
+        _length(f"{wording.change(percent)} %", one),
         f"{wording.change(low)} to {wording.change(high)} %",
     )
     matched = f"{one.budget_to_match:,}" if one.budget_to_match else "never"
-    table.add_row("budget for before's best", f"{one.budget_of_best:,}" if one.budget_of_best else "–", matched, "", "")
+    table.add_row(
+        f"tokens to reach {wording.percent(one.pass_at_1.before)} %",
+        f"{one.budget_of_best:,}" if one.budget_of_best else "–",
+        matched,
+        "",
+        "",
+    )
     return table
 
 
 def _points(found: Difference) -> tuple[str, str]:
     interval = f"{wording.points(found.low)} to {wording.points(found.high)}"
-    return _coloured(wording.points(found.difference), found, better=1), interval
+    return _coloured(wording.points(found.difference), found), interval
 
 
-def _coloured(text: str, found: Difference, *, better: int) -> str:
+def _coloured(text: str, found: Difference) -> str:
     """Green or red where the interval leaves out zero."""
     if not found.clear:
         return text
-    colour = "green" if found.difference * better > 0 else "red"
+    colour = "green" if found.difference > 0 else "red"
     return f"[{colour}]{text}[/{colour}]"
+
+
+def _length(text: str, one: Comparison) -> str:
+    """Shorter is green where it did not cost accuracy; longer is neither good nor bad."""
+    worse = one.pass_at_1.clear and one.pass_at_1.difference < 0
+    shorter = one.length.clear and one.length.difference < 0
+    return f"[green]{text}[/green]" if shorter and not worse else text
 
 
 def _notes(pair: Pair, one: Comparison) -> list[str]:
     notes = [f"not alike: {'; '.join(pair.unlike)}"] if pair.unlike else []
+    if one.budget_of_best:
+        notes.append("tokens to reach: the smallest budget at which each is as accurate as the first is without one")
     if one.only_before or one.only_after:
         notes.append(f"left out: {one.only_before} problems only in the first, {one.only_after} only in the second")
     for what, ids in (("gained", one.gained), ("lost", one.lost)):

@@ -15,6 +15,7 @@ import numpy as np
 
 from concisecli import wording
 from concisecli.artifacts import read_parquet
+from concisecli.monitor import note
 from concisecli.records import ConciseError, Outcome, UsageError
 
 Row = dict[str, Any]
@@ -65,8 +66,21 @@ def select(run: Path, wanted: Wanted) -> list[Row]:
     chosen = _of_stage(files, wanted.stage)
     changed = _changed(chosen, _of_stage(files, wanted.changed_since)) if wanted.changed_since else None
     found = _best(chosen, wanted, pattern, changed)
+    if not found:
+        # On stderr: an empty answer is an answer, and --json prints it as an empty list.
+        note(f"no rollout matches, of {sum(map(_count, _parts(chosen))):,} of {', '.join(chosen)} under {run}")
     problems = _problems(run) if found else {}
     return [_with_text(row, problems) for row in found]
+
+
+def _parts(files: Files) -> list[Path]:
+    return [part for parts in files.values() for part in parts]
+
+
+def _count(part: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.ParquetFile(part).metadata.num_rows)
 
 
 def _best(files: Files, wanted: Wanted, pattern: re.Pattern[str] | None, changed: set[str] | None) -> list[Row]:
@@ -209,7 +223,8 @@ def _problems(run: Path) -> dict[str, Row]:
     """The problems of all stages of the run by id, which is a hash of the problem's text and so the same everywhere."""
     folders = [run, *run.parents[:3]] if run.is_file() else [run, run.parent]
     for root in folders:
-        paths = sorted(root.glob("*/problems.parquet")) if root.is_dir() else []
+        inside = ("*/problems.parquet", "*/*/problems.parquet")  # of a run, or of a folder of runs
+        paths = next((found for p in inside if (found := sorted(root.glob(p)))), []) if root.is_dir() else []
         if paths:
             return {row["id"]: row for path in paths for row in read_parquet(path)}
     return {}
