@@ -313,11 +313,12 @@ class Resolver:
         if kind == "missing":
             return f"{where} is missing"
         if kind.startswith("union_tag"):
-            wanted = detail.get("ctx", {}).get("expected_tags") or "one of its kinds"
+            wanted = detail.get("ctx", {}).get("expected_tags")
             key = str(detail.get("ctx", {}).get("discriminator", "type")).strip("'")
-            return (
-                f"{where}.{key} should be {wanted}" if wanted != "one of its kinds" else f"{where} needs the key {key}"
-            )
+            if wanted:
+                return f"{where}.{key} should be {wanted}"
+            kinds = [c.model_fields[key].default for c in model_classes(cls.model_fields[path[0]].annotation)]
+            return f"{where} needs the key {key}: {', '.join(map(str, kinds))}"
         message = message.removeprefix("Value error, ").replace("Input should be", "should be", 1)
         given = detail.get("input")
         shown = f", not {given!r}" if isinstance(given, str | int | float) and message.startswith("should be") else ""

@@ -61,7 +61,18 @@ HOLDS = [
     (ELLIPSE, ELLIPSE.replace("In how many ways can the letters", "Find the number of ways the letters").replace(
         "be arranged", "can be arranged")),
 ]  # fmt: skip
+HOLDS += [
+    ("If $x+y=9$ and $xy=14$, find $x^3+y^3$.", "Find $x^3+y^3$ if $x+y=9$ and $xy=14$."),
+    ("What is the remainder when $3^{40}$ is divided by 13?", "When $3^{40}$ is divided by $13$, find the remainder."),
+    ("What is $3^4-2^5$? (A) 45 (B) 47 (C) 49 (D) 51", "What is $3^4-2^5$?"),
+    ("Find the number of divisors of 540. Express your answer as an integer.", "Find the number of divisors of 540."),
+]  # fmt: skip
 LOOKS_LIKE_IT = [
+    ("Rosa is 5 years older than Lena. Lena is 9. How old is Rosa?", "Lena is 5 years older than Rosa. Lena is 9. How old is Rosa?"),
+    ("Triangle $ABC$ has $AB=5$, $BC=6$, $CA=7$. Find $\\cos A$.", "Triangle $ABC$ has $AB=5$, $BC=6$, $CA=7$. Find $\\cos B$."),
+    ("Find the shaded area. [asy] fill(circle((0,0),2)); [/asy]", "Find the shaded area. [asy] fill(circle((0,0),3)); [/asy]"),
+    ("A number has exactly 3 divisors and is below 40. How many such numbers are there?",
+     "A number has at least 3 divisors and is below 40. How many such numbers are there?"),
     (WALK, WALK.replace("7$-kilometer", "9$-kilometer").replace("3 hours", "4 hours").replace("12 minutes", "24 minutes")),
     (DICE, "Two cards are drawn. The probability that both are aces is $\\frac{m}{n}$, where $m$ and $n$ are relatively "
            "prime positive integers. Find $m+n$."),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from concisecli.building import canonical
+from concisecli.building import canonical, cleaning
 from concisecli.building.dedup import Entry, duplicates, quantity_mark, same_problem
 from concisecli.config import DedupConfig
 
@@ -17,11 +17,12 @@ def same_text(pairs):
 
 def entries(*rows):
     """(problem, answer[, verified]) in order of trust."""
+    rows = [(cleaning.strip_instructions(row[0]), *row[1:]) for row in rows]
     return [
         Entry(
             answer,
             canonical.key(problem),
-            quantity_mark(canonical.tokens(problem)),
+            quantity_mark(problem),
             (0 if more else 1, i),
             bool(more),
             f"s line {i + 1}",
@@ -123,8 +124,46 @@ REWORDED = [
         "Express your answer as a common fraction. What is $\\frac{1}{3}+\\frac{1}{6}$?",
         "What is $\\frac13+\\frac16$? Express your answer as a common fraction.",
     ),
+    ("Compute $\\binom{9}{4}$ and halve it.", "Compute ${9 \\choose 4}$ and halve it."),
+    (
+        "A cyclist covers 45 km in 3 hours. What is his speed in km/h?",
+        "A cyclist covers 45 kilometers in 3 hours. What is his speed in kilometers per hour?",
+    ),
+    ("A jug of 4 L loses 1 L a day. When is it empty?", "A jug of 4 liters loses 1 liter a day. When is it empty?"),
+    ("How many divisors does $720$ have? Give your final answer as an integer.", "How many divisors does 720 have?"),
+    ("(2017 AMC 12B) Find the sum of the digits of $3^9$.", "Find the sum of the digits of $3^{9}$."),
+    (
+        "The chance that a roll beats the next is $\\frac{p}{q}$ in lowest terms. Find $p+q$.",
+        "The chance that a roll beats the next is $\\frac{p}{q}$, where $p$ and $q$ are relatively prime positive "
+        "integers. Find $p+q$.",
+    ),
+    (
+        "A triangle has sides 7, 8 and 9. What is its area?",
+        "What is the area of a triangle with sides 7, 8 and 9?",
+    ),
+    (
+        "What is the remainder when $5^{30}$ is divided by 11?",
+        "When $5^{30}$ is divided by $11$, what is the remainder?",
+    ),
+    (
+        "How many faces does a cube have? $\\textbf{(A)}\\ 4 \\qquad \\textbf{(B)}\\ 6 \\qquad \\textbf{(C)}\\ 8$",
+        "How many faces does a cube have?",
+    ),
 ]
 ALIKE_BUT_DIFFERENT = [
+    ("If $p+q=9$ and $p-q=1$, find $p$.", "If $p+q=9$ and $p-q=1$, find $q$."),
+    ("Evaluate $(-3)^4$ plus one.", "Evaluate $-3^4$ plus one."),
+    ("Subtract $2x+1$ from $5x-4$ for $x=3$.", "Subtract $5x-4$ from $2x+1$ for $x=3$."),
+    (
+        "An urn has 4 white and 6 black stones. What is the chance of a white stone?",
+        "An urn has 4 white and 6 black stones. What is the chance of a black stone?",
+    ),
+    (
+        "A mother is 24 years older than her daughter. In 6 years she is thrice as old. How old is the mother?",
+        "A mother is 24 years older than her daughter. In 6 years she is thrice as old. How old is the daughter?",
+    ),
+    ("Convert 40 degrees Celsius to Fahrenheit.", "Convert 40 degrees Fahrenheit to Celsius."),
+    ("Which of these is even? (A) 3 (B) 4 (C) 5", "Which of these is even? (A) 7 (B) 8 (C) 9"),
     (
         "How many ways are there to put 5 balls in 3 boxes if the balls are distinguishable but the boxes are not?",
         "How many ways are there to put 5 balls in 3 boxes if the balls are not distinguishable but the boxes are?",

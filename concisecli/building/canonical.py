@@ -43,12 +43,15 @@ COSMETIC = words_of(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle scriptstyle limits "
     "nolimits quad qquad enspace thinspace text textbf textit textrm texttt textsf textnormal emph mathrm mathbf "
     "mathit mathsf mathcal mathbb mathfrak mbox hbox operatorname boldsymbol bf rm it noindent par newline hline "
-    "hfill vspace hspace phantom overrightarrow underline"
+    "hfill vspace hspace phantom overrightarrow underline vec"
 )
 FENCES = re.compile(r"\\[()\[\]]|\$|\\\\(?:\[[^\]]*\])?|(?<!\\)&|~|\\[,;:! ]")
 COMMAND = re.compile(r"\\([a-zA-Z]+)\*?|\\(.)", re.DOTALL)
 FORMULA = re.compile(r"\$[^$]{1,400}\$|\\\(.{1,400}?\\\)|\\\[.{1,800}?\\\]", re.DOTALL)
-PRODUCT_OF_LETTERS = re.compile(r"(?<![\\a-zA-Z{])[a-z]{2,3}(?![a-zA-Z}])")  # not \\name, not inside \\text{name}
+# Not \\name, and nothing inside \\text{...}.
+PRODUCT_OF_LETTERS = re.compile(
+    r"\\(?:text|textrm|textbf|textit|mathrm|mbox|operatorname)\*?\s*\{[^{}]*\}|(?<![\\a-zA-Z{])[a-z]{2,3}(?![a-zA-Z}])"
+)
 POINTS = re.compile(r"(?<![A-Za-z\\])[A-Z](?: [A-Z])+(?![A-Za-z])")
 HYPHEN_AFTER_FORMULA = re.compile(r"(\$|\\\))\s*-(?=[A-Za-z]{3})")
 DISPLAY = re.compile(r"\\(?:begin|end)\{(?:equation|align(?:ed)?|gather(?:ed)?|split|multline|eqnarray|center)\*?\}")
@@ -61,6 +64,11 @@ WORD_HYPHEN = re.compile(r"(?<=[A-Za-z]{2})-(?=[A-Za-z]{2})|(?<=\d)-(?=[A-Za-z]{
 NON_HYPHEN = re.compile(r"\b([Nn]on|[Cc]o|[Rr]e)-(?=[a-z]{3})")
 PRODUCT = re.compile(r"(?<=[\d)])\s*[·*]\s*(?=[\d(])")
 LATEX_BRACES = re.compile(r"\\|[\^_]\s*\{|[a-z]\s*\{|\}\s*\{")
+CHOOSE = re.compile(r"\{\s*([^{}\\]{1,20}?)\s*\\choose\s*([^{}\\]{1,20}?)\s*\}")
+SPEED = re.compile(r"(?<![A-Za-z])(?:(km)\s*/\s*hr?|(m)\s*/\s*s|(mi)les?\s*/\s*h(?:ou)?r|(kph)|(mph))(?![A-Za-z])")
+SPEEDS = ("kilometer per hour", "meter per second", "mile per hour", "kilometer per hour", "mile per hour")
+LITRE = re.compile(r"(?<=\d)\s*L(?![A-Za-z_^=+*/'])(?=\s+[a-z]|\s*[.,;?!]|\s*$)")
+MODULUS = re.compile(r"\(\s*mod\s+([^()]{1,12})\)")
 APOSTROPHE = re.compile(r"(?<=[A-Za-z]{2})'(?:s\b)?")
 MONEY = re.compile(r"\\\$|\bUS\$")
 TOKEN = re.compile(r"\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|[\u3400-\u9fff]|<=|>=|!=|\.\.\.|[^\s\w]|\w")
@@ -72,7 +80,7 @@ STOP_WORDS = words_of(
     "determine compute calculate evaluate solve give express write state obtain get value values please answer final "
     "result following also have has had do does can could must should will would may might may denote denoted define "
     "defined so now hence thus therefore each so-called say called problem question help me simplest form possible "
-    "exactly need needs know known knowing into out up having expressed terms"
+    "exactly need needs know known knowing into out up having expressed terms way ways whose"
 )
 EMPHASISED = STOP_WORDS | words_of("not and or except least most all exactly no only true false any every each")
 NUMERALS = (
@@ -91,6 +99,18 @@ NUMBER_WORDS = (
         "thrice": "3",
     }
 )
+# Units of one name: abbreviated, plural, British. `min` and `sec` are functions, single letters are variables.
+UNITS = {
+    "km": "kilometer", "cm": "centimeter", "mm": "millimeter", "kg": "kilogram", "mg": "milligram", "ml": "milliliter",
+    "ft": "foot", "feet": "foot", "lb": "pound", "lbs": "pound", "oz": "ounce", "hr": "hour", "hrs": "hour",
+    "mins": "minute", "secs": "second", "inches": "inch", "mi": "mile", "yd": "yard", "yds": "yard",
+}  # fmt: skip
+UNITS |= {
+    spelled: unit
+    for unit in ("kilometer", "centimeter", "millimeter", "meter", "liter", "milliliter")
+    for spelled in (f"{unit}s", f"{unit[:-2]}re", f"{unit[:-2]}res")
+}
+UNITS |= {f"{unit}s": unit for unit in words_of("kilogram gram mile pound ounce hour minute second yard")}
 FUNCTIONS = words_of(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp lim gcd lcm max min mod floor ceil lfloor "
     "rfloor lceil rceil sqrt frac binom sum prod int deg det infty pi cup cap subset subseteq elem notelem perp "
@@ -158,21 +178,41 @@ def firm_quantities(words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found for found, loose in zip(marked, alone, strict=False) if found and not loose)
 
 
-def formulas(words: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """The quantities in two parts: whole formulas (runs of three tokens and more), in whatever order they are told, and
-    in order all others but lower-case letters that stand alone."""
+def is_quantity(word: str) -> bool:
+    return bool(_quantity(word))
+
+
+def formulas(words: tuple[str, ...], in_order: bool = False) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """The quantities in two parts: whole formulas (runs of three tokens and more), in whatever order they are told
+    unless `in_order`, and in order all others but lower-case letters that stand alone."""
     runs: list[list[str]] = [[]]
     for word in words:
-        found = _quantity(word)
-        if found:
-            runs[-1].append(found)
-        elif word not in "()" and runs[-1]:
+        if word in ("(", ")") or (found := _quantity(word)):
+            runs[-1].append(word if word in ("(", ")") else found)
+        elif runs[-1]:
             runs.append([])
-    whole = sorted(tuple(run) for run in runs if len(run) > 2)
+    runs = [without_outer_fences(run) for run in runs]
+    whole = [tuple(run) for run in runs if len(run) > 2]
     rest = [
-        word for run in runs if len(run) < 3 for word in run if len(run) > 1 or not (word.islower() and len(word) == 1)
+        word for run in runs if len(run) < 3 for word in run if len(word) > 1 or not (word.islower() and len(run) == 1)
     ]
-    return tuple(whole), tuple(rest)
+    return tuple(whole if in_order else sorted(whole)), tuple(rest)
+
+
+def without_outer_fences(run: list[str]) -> list[str]:
+    """A formula without parentheses that have no partner in it, or that hold all of it."""
+    opened: list[int] = []
+    partner: dict[int, int] = {}
+    for i, word in enumerate(run):
+        if word == "(":
+            opened.append(i)
+        elif word == ")" and opened:
+            partner[opened[-1]] = i
+            partner[i] = opened.pop()
+    kept = [i for i, word in enumerate(run) if word not in ("(", ")") or i in partner]
+    while len(kept) > 1 and run[kept[0]] == "(" and partner[kept[0]] == kept[-1]:
+        kept = kept[1:-1]
+    return [run[i] for i in kept]
 
 
 @lru_cache(maxsize=65536)
@@ -206,6 +246,9 @@ def _tokens(text: str) -> tuple[str, ...]:
         text = _ascii(text.translate(SUBSCRIPTS))
     if text.isupper():
         text = text.lower()
+    if "\\choose" in text:
+        text = CHOOSE.sub(r"\\binom{\1}{\2}", text)
+    text = LITRE.sub(" liter", SPEED.sub(lambda m: SPEEDS[(m.lastindex or 1) - 1], text))
     if "\\begin" in text:
         text = DISPLAY.sub(" ", text)
     if "\\" in text or "$" in text:
@@ -219,6 +262,8 @@ def _tokens(text: str) -> tuple[str, ...]:
         text = DEGREE.sub(r" \1 ", COMMAND.sub(_command, text))
     if "{" in text or "frac" in text:
         text = _without_braces(text)
+    if "mod" in text:
+        text = MODULUS.sub(r" mod \1 ", text)
     if "-" in text:
         text = WORD_HYPHEN.sub(" ", NON_HYPHEN.sub(r"\1", text))
     if "·" in text or "*" in text:
@@ -279,7 +324,9 @@ def _command(match: re.Match[str]) -> str:
 def _letters_apart(match: re.Match[str]) -> str:
     """A formula with products of variables as single letters and points of a figure as one name: `k x`, `ABC`."""
     text = match.group()
-    text = PRODUCT_OF_LETTERS.sub(lambda m: " ".join(m.group()) if m.group() not in FUNCTIONS else m.group(), text)
+    text = PRODUCT_OF_LETTERS.sub(
+        lambda m: m.group() if m.group()[0] == "\\" or m.group() in FUNCTIONS else " ".join(m.group()), text
+    )
     return POINTS.sub(lambda m: m.group().replace(" ", ""), text)
 
 
@@ -291,7 +338,7 @@ def _fraction(match: re.Match[str]) -> str:
 @lru_cache(maxsize=65536)
 def _case(word: str) -> str:
     if len(word) > 1 and word.isalpha() and not (word.isupper() and word.lower() not in EMPHASISED):
-        return word.lower()
+        return UNITS.get(word.lower(), word.lower())
     return "*" if word == "·" else word
 
 

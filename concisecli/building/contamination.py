@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from concisecli.building import canonical
+from concisecli.building import canonical, phrasing
 from concisecli.building.cleaning import FIGURE_CODE
-from concisecli.building.dedup import CRITICAL
+from concisecli.building.dedup import CRITICAL, letter_for_letter, one_for_another, quantity_mark, same_problem
 
 RAREST = 24  # shingles of an eval problem, the rarest of its suites, by which rows are looked up
 MIN_BODY = 14  # content words before the closing question, from which they alone identify a problem
@@ -43,7 +43,9 @@ ASKS = re.compile(
 SENTENCE_END = re.compile(r"(?<=[.!?。？！])(?<!\b[A-Z]\.)\s+|(?<=[。？！])|\n\n")
 MILD = canonical.words_of("positive real integer all each any some and or same total distinct none exactly")
 OPERATORS = ("+", "-", "*", "/", "^", "<", ">", "<=", ">=", "!=", "=", "!", "sqrt", "%")
-INSERTED = canonical.words_of("not no never without except even odd prime distinct consecutive nonnegative or")
+INSERTED = canonical.words_of(
+    "not no never without except even odd prime distinct consecutive nonnegative or least most"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,21 @@ class Wording:
     """A text taken apart: content words, quantities and numbers in order, shingles of content words."""
 
     def __init__(self, text: str) -> None:
-        words = canonical.tokens(FIGURE_CODE.sub(" ", text) if "[asy]" in text else text)
+        self.figure = FIGURE_CODE.findall(text) if "[asy]" in text else []
+        self.text = FIGURE_CODE.sub(" ", text) if self.figure else text
+        self.words = words = canonical.tokens(self.text)
         self.content = canonical.content(words)
         self.quantities = tuple(q for q in canonical.quantities(words) if q != "=")  # `O = (0,0)` and `O(0,0)`
         self.numbers = tuple(w for w in self.quantities if w[:1].isdigit())
         self.shingles = frozenset(canonical.shingles(self.content, 3))
+
+    @cached_property
+    def mark(self) -> bytes:
+        return quantity_mark(self.text)
+
+    @cached_property
+    def plain(self) -> tuple[str, ...]:
+        return canonical.plain(self.words)
 
     @cached_property
     def count(self) -> Counter[str]:
@@ -96,14 +108,16 @@ class SuiteIndex:
     def __init__(self, problems: Iterable[EvalProblem], containment: float) -> None:
         self.containment = containment
         self.parts = [part for problem in problems for part in _parts(problem)]
-        self.same: dict[tuple[str, ...], EvalProblem] = {}
+        self.same: dict[tuple[str, ...], Part] = {}
         self.where: dict[str, list[int]] = defaultdict(list)
         self.by_numbers: dict[tuple[str, ...], list[int]] = defaultdict(list)
         self.by_quantities: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        self.by_mark: dict[bytes, list[int]] = defaultdict(list)
         frequency = Counter(s for part in self.parts for s in part.wording.shingles)
         for at, part in enumerate(self.parts):
             if part.whole:
-                self.same.setdefault(part.wording.content, part.of)
+                self.same.setdefault(part.wording.content, part)
+                self.by_mark[part.wording.mark].append(at)
                 if part.wording.quantities:
                     self.by_quantities[part.wording.quantities].append(at)
                 for i in range(min(3, len(part.wording.numbers) - MIN_NUMBERS + 1)):
@@ -117,8 +131,8 @@ class SuiteIndex:
         """The eval problem that a row holds, or None."""
         row = Wording(text)
         same = self.same.get(row.content)
-        if same:
-            return Hit(same.suite, same.name, "same words", 1.0)
+        if same and not _other_figure(same.wording, row):
+            return Hit(same.of.suite, same.of.name, "same words", 1.0)
         found = [hit for at in self._candidates(row) if (hit := self._judge(self.parts[at], row))]
         return max(found, key=lambda h: h.share, default=None)
 
@@ -129,12 +143,15 @@ class SuiteIndex:
             found.update(self.by_numbers.get(row.numbers[i : i + MIN_NUMBERS], ()))
         if row.quantities in self.by_quantities:
             found.update(self.by_quantities[row.quantities])
+        found.update(self.by_mark.get(row.mark, ()))
         return sorted(found)
 
     def _judge(self, part: Part, row: Wording) -> Hit | None:
         eval_words = part.wording
         share = len(eval_words.shingles & row.shingles) / len(eval_words.shingles)
         rule = None
+        if _other_figure(eval_words, row):
+            return None
         if part.whole:
             if len(eval_words.content) >= MIN_INSIDE and _inside(eval_words.content, row.content):
                 rule, share = "whole inside", 1.0
@@ -150,7 +167,31 @@ class SuiteIndex:
                 rule = "same numbers, other words"
         elif share >= (1 + self.containment) / 2 and _agrees(eval_words, row) and _asks_the_same(part.question, row):
             rule = "body inside"
+        if rule and rule != "whole inside" and _another_question(eval_words, row):
+            rule = None
+        if rule is None and part.whole and eval_words.mark == row.mark and _in_other_words(eval_words, row):
+            rule = "same in other words"
         return Hit(part.of.suite, part.of.name, rule, round(share, 3)) if rule else None
+
+
+def _other_figure(part: Wording, row: Wording) -> bool:
+    """Whether two texts that say little beside their figures have different ones."""
+    return bool(part.figure and row.figure) and len(part.content) < MIN_BODY and part.figure != row.figure
+
+
+def _in_other_words(part: Wording, row: Wording) -> bool:
+    """Whether dedup would take the two for one problem, were their answers equal."""
+    return max(len(part.content), 2 * len(part.plain)) >= 6 and same_problem(part.text, row.text, "equal")
+
+
+def _another_question(part: Wording, row: Wording) -> bool:
+    """Whether a row of much the same length has one thing, letter or person in the place of another."""
+    if len(row.content) > 1.25 * len(part.content) + 2:
+        return False
+    if one_for_another(part.plain, row.plain) or letter_for_letter(part.words, row.words):
+        return True
+    moved = part.plain != row.plain and Counter(part.plain) == Counter(row.plain)
+    return moved and bool(phrasing.DIRECTED.search(part.text))
 
 
 def _parts(problem: EvalProblem) -> list[Part]:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from rensa import RMinHash, RMinHashLSH
 
-from concisecli.building import canonical
+from concisecli.building import canonical, phrasing
 from concisecli.building.cleaning import Drop
 from concisecli.config import DedupConfig
 
@@ -44,7 +44,13 @@ CRITICAL = canonical.words_of(
     "permutation combination ordered unordered labeled unlabeled parallel perpendicular edge vertex face side angle "
     "bisector altitude centroid incenter circumcenter orthocenter domain solution day week month year hour minute "
     "january february march april may june july august september october november december monday tuesday wednesday "
-    "thursday friday saturday sunday"
+    "thursday friday saturday sunday circumradius inradius heptagon nonagon decagon dodecagon quadrilateral "
+    "dodecahedron icosahedron cuboid hemisphere semicircle annulus sector segment chord secant incircle circumcircle "
+    "excircle gcd lcm common numerator denominator exponent degree root zero hundreds thousands ones units tens tenth "
+    "hundredth celsius fahrenheit simple compound wins loses win lose"
+)
+DIRECTED = canonical.words_of(
+    "subtract subtracted subtracting minus less from divide divided dividing into exceeds than"
 )
 MILD = canonical.words_of("all each any some total")  # often said or not, where the answers are equal
 
@@ -178,17 +184,23 @@ def _alike(problems: Mapping[int, str], numbers: Sequence[int], similarity: floa
                     yield chunk[at], numbers[other]
 
 
-def quantity_mark(words: tuple[str, ...]) -> bytes:
-    """8 bytes that are equal for texts with the same quantities, in whatever order."""
+def quantity_mark(problem: str) -> bytes:
+    """8 bytes that are equal for texts with the same quantities, in whatever order, the form of the answer and choices
+    aside."""
+    return _mark(canonical.tokens(phrasing.bare(problem)))
+
+
+def _mark(words: tuple[str, ...]) -> bytes:
     quantities = "\x1f".join(sorted(canonical.firm_quantities(words)))
     return hashlib.blake2b(quantities.encode(), digest_size=8).digest()
 
 
 def signed_shingles(problem: str) -> list[str]:
-    """Pairs of neighbouring content words, each with the mark of all quantities of the text."""
-    words = canonical.tokens(problem)
-    mark = quantity_mark(words).hex()
-    return [f"{mark} {shingle}" for shingle in canonical.shingles(canonical.content(words), 2)] or [mark]
+    """Content words and pairs of neighbouring ones, each with the mark of all quantities of the text."""
+    words = canonical.tokens(phrasing.bare(problem))
+    mark = _mark(words).hex()
+    content = canonical.content(words)
+    return [f"{mark} {shingle}" for shingle in (*content, *canonical.shingles(content, 2))] or [mark]
 
 
 def jaccard(a: set[str], b: set[str]) -> float:
@@ -198,22 +210,67 @@ def jaccard(a: set[str], b: set[str]) -> float:
 def same_problem(a: str, b: str, answers: Agreement) -> bool:
     """Whether two alike texts are one problem: quantities agree in order, answers do not differ, and the words that
     differ neither change the question nor are many."""
-    if answers == "different":
+    if answers == "different" or not _same_choices(a, b):
         return False
+    a, b = phrasing.bare(a), phrasing.bare(b)
     if _same_sentences(a, b):
         return True
     words_a, words_b = canonical.tokens(a), canonical.tokens(b)
-    if canonical.formulas(words_a) != canonical.formulas(words_b):
+    if canonical.formulas(words_a, _directed(words_a)) != canonical.formulas(words_b, _directed(words_b)):
         return False
+    if answers == "equal" and phrasing.reordered(a, b, _telling, canonical.is_quantity):
+        return True
     names = {name.lower() for text in (a, b) for name in NAME.findall(text)}
-    differing = differing_words(canonical.plain(words_a), canonical.plain(words_b))
+    plain_a, plain_b = canonical.plain(words_a), canonical.plain(words_b)
+    differing = differing_words(plain_a, plain_b)
     if answers == "equal":
         differing = [word for word in differing if word not in MILD]
     if any(word in CRITICAL or word in names for word in differing):
         return False
+    if one_for_another(plain_a, plain_b) or letter_for_letter(words_a, words_b):
+        return False
     allowed = 0.25 if answers == "equal" else 0.02
     size = len(canonical.content(words_a)) + len(canonical.content(words_b))
     return len(differing) <= allowed * size
+
+
+def _telling(text: str) -> Sequence[str]:
+    return [word for word in canonical.content(canonical.tokens(text)) if word not in ("a", "A")]
+
+
+def _directed(words: Sequence[str]) -> bool:
+    """Whether formulas must stay in the order they are told in: `subtract $a$ from $b$`."""
+    return any(word in DIRECTED for word in words)
+
+
+def _same_choices(a: str, b: str) -> bool:
+    """Whether two problems have the same choices, or one of them none and the other a question without them."""
+    (stem_a, of_a), (stem_b, of_b) = phrasing.choices(a), phrasing.choices(b)
+    if of_a and of_b:
+        return canonical.tokens(of_a) == canonical.tokens(of_b)
+    return not (of_a or of_b) or not re.search(
+        r"\b(?:which|following|these)\b", stem_a if of_a else stem_b, re.IGNORECASE
+    )
+
+
+def one_for_another(a: Sequence[str], b: Sequence[str]) -> bool:
+    """Whether one word stands in the place of another where both texts know both: the father for the son."""
+    changes = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
+    swapped = [(a[i1:i2], b[j1:j2]) for tag, i1, i2, j1, j2 in changes if tag == "replace"]
+    return any(x in b and y in a for there, here in swapped for x, y in zip(there, here, strict=False))
+
+
+def letter_for_letter(a: Sequence[str], b: Sequence[str]) -> bool:
+    """Whether one letter stands in the place of another where both texts know both, in a name such as ABC too: `find
+    $x$` for `find $y$`."""
+    changes = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
+    swapped = [(_letters(a[i1:i2]), _letters(b[j1:j2])) for tag, i1, i2, j1, j2 in changes if tag == "replace"]
+    in_a, in_b = ({letter for word in text if len(word) == 1 or word.isupper() for letter in word} for text in (a, b))
+    return any((there - here) & in_b and (here - there) & in_a for there, here in swapped)
+
+
+def _letters(words: Sequence[str]) -> set[str]:
+    return {word for word in words if len(word) == 1 and word.isalpha() and word != "a"}
 
 
 def differing_words(a: Sequence[str], b: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from concisecli.building.contamination import EvalProblem, Hit, SuiteIndex
 from concisecli.building.dedup import quantity_mark
 from concisecli.config import DataConfig, FileSource, HubSource
 
-CACHED_HITS = 200_000
+CACHED_HITS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +156,4 @@ class RowWork:
 
 
 def _mark(row: Row) -> bytes:
-    return quantity_mark(canonical.tokens(row.problem or ""))
+    return quantity_mark(row.problem or "")
