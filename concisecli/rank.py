@@ -135,7 +135,10 @@ def main(box: Path) -> int:
 
 def as_one_of_many(order: Order, here: launchers.Place, complain: Callable[[str, int], None]) -> StageResult:
     set_threads(order.threads)
-    from concisecli.lifeline import Lifeline
+    from concisecli.lifeline import Lifeline  # loads torch
+
+    if not sys.modules["torch"].cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # where there is a group, libraries load DeepSpeed, which guesses aloud
 
     with Lifeline(here.rank, here.world, complain):
         return perform(order.run(), order.entry, order.threads)
