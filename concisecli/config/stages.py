@@ -77,6 +77,7 @@ class MineConfig(StageConfig):
     min_attempts: int = Field(1, ge=1)  # log: visits count only from this many rollouts
     limit: int | None = None  # problems looked at, the first so many
     sampling: SamplingConfig = SamplingConfig()
+    processes: Processes = runtime(1)  # ranks; auto: one a GPU, 1 on a CPU
     engine: EngineConfig = HfConfig()
     grader: GraderConfig = GraderConfig()
     prompt: PromptConfig = PromptConfig()
@@ -91,6 +92,7 @@ class DistillConfig(StageConfig):
     limit: int | None = Field(None, ge=1)  # problems asked, the first so many
     chunk_problems: int = runtime(64, ge=1)  # problems between two points from which a rerun goes on
     sampling: SamplingConfig = SamplingConfig()
+    processes: Processes = runtime(1)  # ranks; auto: one a GPU, 1 on a CPU
     engine: EngineConfig = HfConfig()
     grader: GraderConfig = GraderConfig()
     prompt: PromptConfig = PromptConfig()

@@ -19,7 +19,9 @@ class Stage:
 
 STAGES: dict[str, Stage] = {
     "data": Stage("concisecli.stages.data:run", (), (), ("problems", "examples", "dropped", "card")),
-    "distill": Stage("concisecli.stages.distill:run", ("model", "problems"), (), ("examples", "dropped", "metrics")),
+    "distill": Stage(
+        "concisecli.stages.distill:run", ("model", "problems"), (), ("examples", "dropped", "metrics"), ranks=True
+    ),
     "sft": Stage("concisecli.stages.sft:run", ("model",), ("*",), ("model", "adapter", "metrics"), ranks=True),
     "train": Stage(
         "concisecli.stages.train:run",
@@ -29,7 +31,11 @@ STAGES: dict[str, Stage] = {
         ranks=True,
     ),
     "mine": Stage(
-        "concisecli.stages.mine:run", ("problems",), ("model", "pass_rates", "extra"), ("problems", "pass_rates")
+        "concisecli.stages.mine:run",
+        ("problems",),
+        ("model", "pass_rates", "extra"),
+        ("problems", "pass_rates"),
+        ranks=True,
     ),
     "eval": Stage("concisecli.stages.evaluate:run", ("model", "problems"), (), ("completions", "scores"), ranks=True),
     "report": Stage("concisecli.stages.report:run", (), ("scores", "metrics"), ("report", "page", "tables")),
