@@ -14,6 +14,7 @@ import platform
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -333,8 +334,16 @@ def environment(threads: int, processes: int = 1) -> dict[str, Any]:
         "machine": platform.machine(),
         "threads": threads,
         "processes": processes,
+        **gpus_in_use(),
         **{name: version for name, version in versions.items() if version},
     }
+
+
+def gpus_in_use() -> dict[str, Any]:
+    """{"gpus": how many this process may use}, by which their hours are counted; {} where there is none, or where
+    nothing has loaded torch."""
+    torch = sys.modules.get("torch")
+    return {"gpus": torch.cuda.device_count()} if torch is not None and torch.cuda.is_available() else {}
 
 
 def package_version(name: str) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 from concisecli import artifacts, wording
 from concisecli.config import EvalConfig, ReportConfig
 from concisecli.records import ConciseError, StageRun
-from concisecli.reports import attempts, before_after, curves, lineage, scores
+from concisecli.reports import attempts, before_after, cost, curves, lineage, over_seeds, scores
 from concisecli.reports.lineage import flat
 from concisecli.reports.reporting import Training
 from concisecli.stages import report
@@ -163,6 +163,45 @@ def test_cost_is_time_by_phase_and_tokens(reported: StageRun) -> None:
     assert cost["sft_t10"]["total_seconds"] == 5.0
     assert found["total"]["seconds"] == {"generate": 84.0, "train": 30.0, "grade": 3.0}
     assert found["total"]["sampled_tokens"] == sum(row["sampled_tokens"] for row in found["rows"])
+
+
+def test_hours_of_gpus_are_seconds_times_devices_and_gaps_between_attempts_are_nobodys() -> None:
+    killed_and_resumed = [
+        {"event": "begin", "time": 0.0},
+        {"step": 0, "time": 900.0, "train": 800.0},
+        {"event": "begin", "time": 5000.0},
+        {"step": 1, "time": 5600.0, "train": 500.0},
+        {"event": "end", "time": 5900.0},
+    ]
+    seeds = [cost.Spent("rl1", "train", killed_and_resumed, [{"tokens": 650.0}], gpus=4)] * 2
+    found = cost.cost(
+        [*seeds, cost.Spent("test", "data", [{"event": "begin", "time": 1.0}, {"event": "end", "time": 3.0}])]
+    )
+    rl1, test = found["rows"]
+    assert (rl1["folders"], rl1["total_seconds"], rl1["seconds"]) == (2, 3600.0, {"train": 2600.0})
+    assert rl1["gpu_hours"] == 4.0  # two seeds x 1,800 s x 4
+    assert rl1["trained_per_second"] == 0.5
+    assert (test["seconds"], test["gpu_hours"]) == ({"build": 2.0}, None)
+    assert (found["total"]["total_seconds"], found["total"]["gpu_hours"]) == (3602.0, 4.0)
+
+
+def test_the_mean_over_seeds_is_as_sure_as_problems_and_seeds_let_it_be() -> None:
+    found = over_seeds.interval([0.5, 0.6, 0.7], [0.4, 0.5, 0.6], [0.6, 0.7, 0.8])
+    between = 4.303 * 0.1 / np.sqrt(3)  # Student's t with two degrees of freedom
+    assert found["value"] == pytest.approx(0.6)
+    assert found["high"] - 0.6 == pytest.approx(np.hypot(0.1, between))
+    assert 0.6 - found["low"] == pytest.approx(np.hypot(0.1, between))
+
+
+def test_lines_of_the_lineage_pass_beside_the_boxes(reported: StageRun) -> None:
+    rows = tables_of(reported)["lineage"]
+    drawn = lineage.graph(rows)
+    for path in drawn["paths"]:
+        if (lane := re.fullmatch(r"M(\S+) (\S+)h\d+", path)) is None:
+            continue
+        x, y = float(lane[1]), float(lane[2])
+        assert not [b for b in drawn["boxes"] if b[0] == x and b[1] <= y <= b[1] + drawn["box"][1]]
+    assert any("h" in path for path in drawn["paths"])
 
 
 def test_equal_runs_give_equal_reports(reported: StageRun, tmp_path: Path) -> None:

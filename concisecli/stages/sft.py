@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +57,9 @@ def run(stage: StageRun) -> StageResult:
         )
         for step in range(state["step"], config.steps):
             rows = batch(mix, config, step)
+            began = time.perf_counter()
             metrics = trainer.update(rows[collectives.rank() :: collectives.world()], step)
-            monitor.log(step, metrics)
+            monitor.log(step, metrics, seconds={"train": time.perf_counter() - began})
             stop = collectives.any_rank(asked_to_stop())
             if stop or ((step + 1) % config.save_every == 0 and step + 1 < config.steps):
                 checkpoints.save(folder, step + 1, backend, {"step": step + 1, "offsets": monitor.offsets()})
