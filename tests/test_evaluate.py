@@ -178,6 +178,21 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(
     assert "\n" not in str(error.value)
 
 
+def test_a_model_without_a_chat_template_is_asked_plainly_and_that_is_said(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = stage(tmp_path, tiny_model, problems(1), config(prompt=PromptConfig(template="raw"), budgets=(10,)))
+    evaluate.run(run)
+    assert "has no chat template; problems are asked as plain text" in capsys.readouterr().err
+
+
+def test_completions_of_other_problems_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    run = stage(tmp_path, tiny_model, problems(1), config())
+    artifacts.write_parquet(run.folder / "completions" / "part-00000.parquet", [row(0, "7") | {"problem_id": "other"}])
+    with pytest.raises(ConciseError, match="completions of problem 'other', which is not among the problems"):
+        evaluate.run(run)
+
+
 def test_a_spoilt_completions_file_is_said_in_one_line(tiny_model: Path, tmp_path: Path) -> None:
     run = stage(tmp_path, tiny_model, problems(1), config())
     (run.folder / "completions.parquet").write_bytes(b"PAR1 not really")

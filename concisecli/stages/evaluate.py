@@ -50,6 +50,10 @@ def run(stage: StageRun) -> StageResult:
             f"{stage.one('problems')} holds no problem; look at the stage that made it: concise data show"
         )
     tokenizer = load_tokenizer(model)
+    if config.prompt.chat and not tokenizer.chat_template and collectives.rank() == 0:
+        note(
+            f"{stage.name}: {model} has no chat template; problems are asked as plain text, as with prompt.chat: false"
+        )
     fitting, left_out = fit(tokenizer, model, problems, config)
     if not (stage.folder / COMPLETIONS).exists():
         earlier = first_decides(lambda: sampled_before(stage))
