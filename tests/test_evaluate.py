@@ -188,7 +188,7 @@ def test_a_model_without_a_chat_template_is_asked_plainly_and_that_is_said(
 
 def test_completions_of_other_problems_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     run = stage(tmp_path, tiny_model, problems(1), config())
-    artifacts.write_parquet(run.folder / "completions" / "part-00000.parquet", [row(0, "7") | {"problem_id": "other"}])
+    artifacts.write_parquet(run.folder / "completions" / "part-00007.parquet", [row(0, "7") | {"problem_id": "other"}])
     with pytest.raises(ConciseError, match="completions of problem 'other', which is not among the problems"):
         evaluate.run(run)
 
