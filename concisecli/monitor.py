@@ -158,10 +158,17 @@ def jsonable(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def progress(items: Iterable[Item], total: int | None = None, what: str = "", unit: str = "rows") -> Iterator[Item]:
-    """The items, with count, rate and time left on stderr while they are consumed."""
+def progress(
+    items: Iterable[Item],
+    total: int | None = None,
+    what: str = "",
+    unit: str = "rows",
+    share: Callable[[], float] | None = None,
+) -> Iterator[Item]:
+    """The items, with count, rate and time left on stderr while they are consumed. Where their number is not known,
+    `share` tells how much of them is done, from 0 to 1."""
     size = total if total is not None else (len(items) if isinstance(items, Sized) else 0)
-    line = Line(what, size, unit)
+    line = Line(what, size, unit, share=share)
     line.start()
     try:
         for count, item in enumerate(items, 1):
@@ -174,8 +181,10 @@ def progress(items: Iterable[Item], total: int | None = None, what: str = "", un
 class Line:
     """One line about work under way: rewritten in place on a terminal, now and then a new one elsewhere."""
 
-    def __init__(self, what: str, total: int, unit: str, done: int = 0) -> None:
-        self.what, self.total, self.unit = what, total, unit
+    def __init__(
+        self, what: str, total: int, unit: str, done: int = 0, share: Callable[[], float] | None = None
+    ) -> None:
+        self.what, self.total, self.unit, self.share = what, total, unit, share
         self.first = self.done = done
         self.began = self.said = time.monotonic()
         self.live: Any = None
@@ -229,7 +238,10 @@ class Line:
         count = f"{self.unit} {self.done}/{self.total}" if self.total else f"{self.done} {self.unit}"
         parts = [self.what, count, speed(rate, self.unit)]
         parts += [f"{name} {metrics[name]:.4g}" for name in SHOWN if isinstance(metrics.get(name), int | float)]
-        if self.total and rate > 0 and self.done < self.total:
+        share = self.share() if self.share is not None and not self.total else 0.0
+        if 0 < share < 1:
+            parts.append(f"{share:.0%}  {clock(spent * (1 - share) / share)} left")
+        elif self.total and rate > 0 and self.done < self.total:
             parts.append(f"{clock((self.total - self.done) / rate)} left")
         elif self.done:
             parts.append(f"took {clock(spent)}")

@@ -385,3 +385,11 @@ def test_the_conciser_mixture_lists_conflicts_and_keeps_verified_copies(tmp_path
     assert gone["contaminated"] >= 100
     assert 20_000 < result.rows["problems"] < 22_500
     assert "15 | 25" in (folder / "data_card.md").read_text()
+
+
+def test_dropped_rows_of_a_build_that_did_not_finish_are_not_called_synthetic(tmp_path):
+    (tmp_path / "unfinished").mkdir()
+    with pytest.raises(ConciseError, match="no finished build"):
+        showing.dropped(tmp_path / "unfinished")
+    with pytest.raises(ConciseError, match="there is no"):
+        showing.dropped(tmp_path / "nowhere")

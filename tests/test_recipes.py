@@ -5,7 +5,8 @@ import pytest
 from concisecli import artifacts
 from concisecli.building import recipes
 from concisecli.config import DataConfig
-from concisecli.records import ConciseError
+from concisecli.loading import load_pipeline
+from concisecli.records import ConciseError, UsageError
 
 SUITES = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 
@@ -82,3 +83,10 @@ def test_suites_with_a_file_of_their_own_are_found_beside_the_map(tmp_path):
     (tmp_path / "local.yaml").write_text("validation27: v.jsonl\n")
     config = recipe(local=str(tmp_path / "local.yaml"), decontaminate={"against": ["validation27"]})
     assert [p.suite for p in recipes.load_suites(config)] == ["validation27"]
+
+
+def test_a_source_without_a_type_is_told_the_types(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text("run: r\nstages:\n  d: {uses: data, config: {sources: {a: {path: x.jsonl}}}}\n")
+    with pytest.raises(UsageError, match=r"p\.yaml:3: .*sources\.a needs the key type: chains, file, hub"):
+        load_pipeline(path)

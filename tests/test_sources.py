@@ -55,6 +55,25 @@ def test_every_format_gives_the_same_rows(tmp_path):
         assert fields(path) == ROWS, path.name
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl.gz", "a.jsonl.zst"])
+def test_how_far_a_file_is_read_is_known_where_its_rows_cannot_be_counted(tmp_path, name):
+    rows = [{"problem": f"What is {i * 7919 % 10007} times {i}?", "answer": str(i)} for i in range(200_000)]
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    packed = {
+        "a.json": lambda: json.dumps(rows).encode(),
+        "a.jsonl.gz": lambda: gzip.compress(text, 1),
+        "a.jsonl.zst": lambda: zstandard.compress(text),
+    }
+    (tmp_path / name).write_bytes(packed[name]())
+    meter = sources.Meter()
+    assert meter.share() == 0
+    found = sources.read("s", FileSource(path=tmp_path / name), meter=meter)
+    assert sources.size(FileSource(path=tmp_path / name)) is None
+    for _ in range(100_000):
+        next(found)
+    assert 0.3 < meter.share() < 0.8
+
+
 def test_csv_rows_are_texts_under_the_header(tmp_path):
     path = tmp_path / "a.csv"
     with path.open("w", newline="") as file:

@@ -82,11 +82,12 @@ def work_through(
     folder: Path,
 ) -> tuple[list[Path], Tally]:
     """The part files of the kept rows of a source, in order, and what was counted."""
-    raw = sources.read(name, source)
+    meter = sources.Meter()
+    raw = sources.read(name, source, meter=meter)
     first = list(islice(raw, PEEK_ROWS))
     peeked = [r.fields for r in first if isinstance(r, sources.RawRow)]
     mapping = column_map(name, source.columns, peeked, source.rows)
-    rows = progress(_chain(first, raw), sources.size(source), what=f"data  {name}")
+    rows = progress(_chain(first, raw), sources.size(source), what=f"data  {name}", share=meter.share)
     tally = Tally()
     paths = []
     number = 0

@@ -69,9 +69,13 @@ def dropped(artifact: Path, reason: str | None = None, *, limit: int = 10) -> li
 
 def _dropped_file(artifact: Path) -> Path:
     path = artifact / DROPPED if artifact.is_dir() else artifact
-    if not path.exists():
-        raise ConciseError(f"{path} does not exist; a synthetic source drops no rows")
-    return path
+    if path.exists():
+        return path
+    if not artifact.exists():
+        raise ConciseError(f"there is no {artifact}; name the folder of a data stage or a file")
+    if not any((artifact / name).exists() for name in TABLES):
+        raise ConciseError(f"{artifact} holds no finished build, so no list of dropped rows yet; run its stage again")
+    raise ConciseError(f"{path} does not exist; a synthetic source drops no rows")
 
 
 def tokens(row: dict[str, Any], tokenizer: Any, prompt: PromptConfig) -> list[ShownToken]:

@@ -47,8 +47,23 @@ class BadRow:
 Rows = Iterator[RawRow | BadRow]
 
 
-def read(name: str, source: FileSource | HubSource, *, may_be_empty: bool = False) -> Rows:
-    """Every row of the source in its own order.
+class Meter:
+    """How much of a text file has been read, packed bytes counted as they lie on the disk."""
+
+    def __init__(self) -> None:
+        self.file: BinaryIO | None = None
+        self.size = 0
+
+    def measure(self, file: BinaryIO, size: int) -> None:
+        self.file, self.size = file, size
+
+    def share(self) -> float:
+        """From 0 to 1; 0 where nothing is known."""
+        return self.file.tell() / self.size if self.file and self.size and not self.file.closed else 0.0
+
+
+def read(name: str, source: FileSource | HubSource, *, may_be_empty: bool = False, meter: Meter | None = None) -> Rows:
+    """Every row of the source in its own order; `meter` is told how far its file is read.
 
     Raises ConciseError where the file is missing, empty, cut, or of another format than it says."""
     path = source.path
@@ -57,7 +72,7 @@ def read(name: str, source: FileSource | HubSource, *, may_be_empty: bool = Fals
     check_exists(name, source)
     if isinstance(source, HubSource) and hubsets.is_copy(path):
         return _hub_rows(name, source)
-    rows = _file_rows(name, path, source.format)
+    rows = _file_rows(name, path, source.format, meter)
     return rows if may_be_empty else _not_empty(name, path, rows)
 
 
@@ -103,14 +118,14 @@ def _not_empty(name: str, path: Path, rows: Rows) -> Rows:
     yield from rows
 
 
-def _file_rows(name: str, path: Path, declared: str) -> Rows:
+def _file_rows(name: str, path: Path, declared: str, meter: Meter | None) -> Rows:
     if path.is_dir():
         return _folder_rows(path)
     kind = _kind(name, path, declared)
     if kind == "parquet":
         return _parquet_rows(path)
     reader = {"json": _array_rows, "jsonl": _line_rows, "csv": _csv_rows}[kind]
-    return _readable(path, reader)
+    return _readable(path, reader, meter)
 
 
 def _kind(name: str, path: Path, declared: str) -> str:
@@ -156,10 +171,10 @@ def _head(path: Path) -> bytes:
         raise _cut(path, error) from error
 
 
-def _readable(path: Path, reader: Any) -> Rows:
+def _readable(path: Path, reader: Any, meter: Meter | None) -> Rows:
     """The rows of a text file, its read errors told in one line."""
     try:
-        with _open(path) as file:
+        with _open(path, meter) as file:
             yield from reader(path, file)
     except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError, OSError) as error:
         raise _cut(path, error) from error
@@ -169,11 +184,13 @@ def _cut(path: Path, error: Exception) -> ConciseError:
     return ConciseError(f"{path} cannot be read to its end ({error or type(error).__name__}); fetch it again")
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path, meter: Meter | None = None) -> BinaryIO:
     """The file's bytes, unpacked by what it begins with rather than by its name."""
     file = path.open("rb")
     magic = file.read(4)
     file.seek(0)
+    if meter is not None:
+        meter.measure(file, path.stat().st_size)
     if magic[:2] == b"\x1f\x8b":
         return cast(BinaryIO, gzip.GzipFile(fileobj=file))
     if magic == b"\x28\xb5\x2f\xfd":
