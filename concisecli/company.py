@@ -25,6 +25,7 @@ from concisecli.stopping import sigterm_as_preempted
 ORDER_SECONDS = 0.5  # between two looks for an order
 SEEN_SECONDS = 30.0  # network file systems show a new file late
 GOODBYE_SECONDS = 10.0
+WORD_SECONDS = 2.0
 
 _current: Company | None = None
 
@@ -140,6 +141,7 @@ class Company:
         if not token:
             self.store.set(self.key(self.here.rank), "")
             if code:
+                time.sleep(WORD_SECONDS)  # torchrun ends the first rank with the others, and it is about to say why
                 quiet_end(code)
             return False
         text, ended = self.not_seen(Path(token)), 1

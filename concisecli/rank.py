@@ -138,10 +138,8 @@ def as_one_of_many(order: Order, here: launchers.Place, complain: Callable[[str,
     from concisecli.lifeline import Lifeline  # loads torch
 
     if not sys.modules["torch"].cuda.is_available():
-        os.environ.setdefault(
-            "DS_ACCELERATOR", "cpu"
-        )  # where there is a group, libraries load DeepSpeed, which guesses aloud
-
+        # Where there is a group, libraries load DeepSpeed, which guesses aloud.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     with Lifeline(here.rank, here.world, complain):
         return perform(order.run(), order.entry, order.threads)
 

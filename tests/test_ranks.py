@@ -253,7 +253,7 @@ def test_sigterm_saves_on_all_ranks_and_a_kill_leaves_none_of_them(workplace: Pa
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 130, said
-    assert f"resume at step {step}" in said
+    assert f"at step {step}" in said.splitlines()[0]
     assert none_left(workplace)
 
     with begun(workplace, *words) as process:
