@@ -30,7 +30,16 @@ def run(
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="STAGE", help="This stage and those it depends on.")] = None,
 ) -> None:
-    """Run a pipeline: skip what is done, resume what is not."""
+    """Run a pipeline: skip what is done, resume what is not.
+
+    On the GPUs of one machine: `processes: auto` in the pipeline. Or under a launcher, which is not launched again:
+
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m concisecli run PIPELINE
+
+    deepspeed --no_local_rank --module concisecli run PIPELINE
+
+    srun --ntasks-per-node 8 concise run PIPELINE
+    """
     from concisecli.chosen_stages import Selection
 
     selection = Selection(only=tuple(flags.only or ()), from_=from_, until=until, force=tuple(flags.force or ()))

@@ -412,3 +412,16 @@ def test_the_curriculum_runs_on_vllm_and_deepspeed_alone_and_on_two_ranks(tmp_pa
 def assert_losses_near(one: Path, other: Path) -> None:
     pairs = zip(rows(one / "metrics.jsonl"), rows(other / "metrics.jsonl"), strict=True)
     assert max(abs(a["loss"] - b["loss"]) for a, b in pairs) < 1e-5
+
+
+@pytest.mark.gpu
+def test_one_process_a_gpu_samples_the_ids_of_one_process(workplace: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    one = concise(workplace, "run", "--only", "rl1", "--runs", "one")
+    all_of_them = concise(workplace, "run", "--only", "rl1", "processes=auto", "--runs", "all")
+    assert one.returncode == all_of_them.returncode == 0, all_of_them.stderr
+    shared = stage(workplace, "all", "rl1")
+    assert read_json(shared / "manifest.json")["env"]["processes"] == torch.cuda.device_count()
+    assert rollouts(stage(workplace, "one", "rl1"), 0) == rollouts(shared, 0)
