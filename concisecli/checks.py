@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +20,7 @@ from concisecli.config import (
     VllmConfig,
 )
 from concisecli.did_you_mean import nearest
+from concisecli.faults import Fault, merged
 from concisecli.named_inputs import custom_functions, module_file
 from concisecli.records import UsageError
 from concisecli.stages import STAGES
@@ -38,16 +37,6 @@ TAKES = {
 }
 EVALUATED = ("best", "evaluations")  # what a train stage makes when it evaluates
 ONE_ONLY = ("model",)
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    level: Literal["error", "warning"]
-    origin: str  # "file:line" where it is known
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.origin}: {self.message}" if self.origin else self.message
 
 
 def references(given: Any) -> tuple[str | NewModel, ...]:
@@ -93,25 +82,6 @@ def check_pipeline(pipeline: Pipeline, origins: Mapping[str, str] | None = None)
     return merged(faults)
 
 
-def merged(faults: Sequence[Fault]) -> list[Fault]:
-    """One fault where one flag did the same to several stages."""
-    found: dict[tuple[str, str], list[Fault]] = {}
-    for place, fault in enumerate(faults):
-        stage = ABOUT_A_STAGE.match(fault.message)
-        by_flag = stage is not None and fault.origin.startswith("--set ")
-        rest = fault.message[stage.end() :] if stage and by_flag else str(place)
-        found.setdefault((fault.level, rest), []).append(fault)
-    return [same[0] if len(same) == 1 else in_one(same) for same in found.values()]
-
-
-def in_one(faults: Sequence[Fault]) -> Fault:
-    names = [match.group(1) for fault in faults if (match := ABOUT_A_STAGE.match(fault.message))]
-    rest = ABOUT_A_STAGE.sub("", faults[0].message)
-    flag = faults[0].origin.replace(f"--set {names[0]}.", "--set ")
-    return Fault(faults[0].level, flag, f"stages {', '.join(names)}: {rest}")
-
-
-ABOUT_A_STAGE = re.compile(r"stage '([^']+)': ")
 Found = Iterator[tuple[Literal["error", "warning"], str, str]]  # level, dotted path below the stage, message
 
 

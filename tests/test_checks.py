@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from concisecli.checks import Fault, check_pipeline, order
+from concisecli.checks import check_pipeline, order
+from concisecli.faults import Fault, merged
 from concisecli.loading import load_pipeline, load_pipeline_with_origins, packaged
 from concisecli.records import UsageError
 
@@ -192,3 +193,17 @@ def test_every_shipped_pipeline_is_sound(path: Path) -> None:
 def test_the_checks_need_no_torch() -> None:
     script = "import sys, concisecli.checks; assert 'torch' not in sys.modules and 'pyarrow' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_one_flag_that_is_wrong_for_many_stages_is_told_once():
+    said = [
+        Fault("error", "--set a.budgets=[9]", "stage 'a': budgets 9 does not fit"),
+        Fault("error", "--set b.budgets=[9]", "stage 'b': budgets 9 does not fit"),
+        Fault("error", "--set b.steps=0", "stage 'b': another thing"),
+        Fault("error", "p.yaml:3", "stage 'c': budgets 9 does not fit"),
+    ]
+    assert [str(fault) for fault in merged(said)] == [
+        "--set budgets=[9]: stages a, b: budgets 9 does not fit",
+        "--set b.steps=0: stage 'b': another thing",
+        "p.yaml:3: stage 'c': budgets 9 does not fit",
+    ]

@@ -28,6 +28,7 @@ FLOORS = {
     "stages": 3,
     "pipeline": 4,
     "checks": 4,
+    "faults": 4,
     "chosen_stages": 4,
     "explain": 4,
     "stopping": 4,
