@@ -23,8 +23,6 @@ CURVES: tuple[tuple[str, str, str, bool], ...] = (  # key, title, y label, share
     ("empty_think", "Empty thinking", "rollouts with an empty think block (share)", True),
     ("kl", "Distance from the reference", "KL divergence (nats per token)", False),
     ("mismatch", "Sampler against trainer", "mean difference of log-probs (nats per token)", False),
-    ("validation/accuracy", "Accuracy on validation problems", "right rollouts (share)", True),
-    ("validation/length", "Length on validation problems", "mean response length (tokens)", False),
     ("grad_norm", "Gradient norm", "norm before clipping", False),
 )
 KINDS = (("groups/all_right", "all right", 5), ("groups/mixed", "mixed", 4), ("groups/all_wrong", "all wrong", 7))
