@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from concisecli import launchers
-from concisecli.artifacts import write_json
+from concisecli.artifacts import unwritable, write_json
 from concisecli.monitor import note
 from concisecli.rank import PARENT, Order, die_with_parent, perform
 from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
@@ -42,7 +42,10 @@ def carry_out(run: StageRun, kind: str, threads: int, processes: int) -> StageRe
     if processes == 1:
         return perform(run, STAGES[kind].entry, threads)
     order = Order.of(run, kind, threads_of_each(threads, processes))
-    return company.lead(order) if company else started(order, processes)
+    try:
+        return company.lead(order) if company else started(order, processes)
+    except OSError as error:
+        raise unwritable(run.folder, error) from error
 
 
 def threads_of_each(threads: int, processes: int) -> int:
