@@ -22,7 +22,7 @@ def named_files(config: BaseModel) -> dict[str, Path]:
     own = {name: file for name, function in custom_functions(config).items() if (file := module_file(function))}
     if not reads_files(config):
         return own
-    from concisecli.building.recipes import key_files
+    from concisecli.building.places import key_files
 
     return own | key_files(config)
 
@@ -47,7 +47,7 @@ def named_commits(config: BaseModel) -> dict[str, str]:
     if not reads_files(config):
         return {}
     from concisecli.building.hubsets import reference
-    from concisecli.building.recipes import hub_sets
+    from concisecli.building.places import hub_sets
 
     sets = {name: (source.name, config.commits.get(reference(source))) for name, source in hub_sets(config).items()}
     return {name: f"{repository}@{commit}" for name, (repository, commit) in sets.items() if commit}
@@ -58,7 +58,7 @@ def pinned_sets(spec: StageSpec, store: Store) -> tuple[StageSpec, list[str]]:
     if not reads_files(spec.config):
         return spec, []
     from concisecli.building.hubsets import reference
-    from concisecli.building.recipes import hub_sets
+    from concisecli.building.places import hub_sets
 
     wanted = dict.fromkeys(reference(source) for source in hub_sets(spec.config).values())
     known = pinned(store) | spec.config.commits if wanted else {}

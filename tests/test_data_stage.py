@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from concisecli import artifacts
-from concisecli.building import recipes, showing, tables
+from concisecli.building import places, recipes, showing, tables
 from concisecli.config import DataConfig
 from concisecli.records import ConciseError, StageRun
 from concisecli.stages import data
@@ -261,7 +261,7 @@ def test_examples_keep_several_solutions_of_one_problem(made):
 
 
 def test_key_files_name_everything_local_that_decides_the_outcome(made):
-    files = recipes.key_files(config(made))
+    files = places.key_files(config(made))
     assert {name for name in files if name.startswith("suite")} == {f"suite {name}" for name in SUITES}
     assert files["hand"] == made / "rows.jsonl"
 
@@ -282,7 +282,7 @@ def test_every_recipe_that_ships_can_be_read():
     ):
         assert wanted in names
     for name in names:
-        checked = recipes.packaged_recipe(name)
+        checked = places.packaged_recipe(name)
         for source in checked.sources.values():
             assert getattr(source, "type", "") == "chains" or source.note, name
 
@@ -314,7 +314,7 @@ def shared_recipe(tmp_path, name, **changes):
               "deepscaler": raw / "deepscaler_preview_3000.jsonl", "dapo": raw / "dapo_math_17k.parquet",
               "gsm8k": SHARED / "eval" / "gsm8k_test_200.jsonl"}  # fmt: skip
     (tmp_path / "local.yaml").write_text("".join(f"{k}: {v.resolve()}\n" for k, v in local.items()))
-    said = recipes.packaged_recipe(name).model_dump(mode="json", exclude_unset=True)
+    said = places.packaged_recipe(name).model_dump(mode="json", exclude_unset=True)
     return DataConfig.model_validate(said | {"local": str(tmp_path / "local.yaml")} | changes)
 
 

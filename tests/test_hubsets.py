@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-from concisecli.building import hubsets, recipes, sources
+from concisecli.building import hubsets, places, recipes, sources
 from concisecli.config import DataConfig, HubSource
 from concisecli.records import ConciseError
 
@@ -81,8 +81,8 @@ def test_sources_and_suites_are_pinned_and_what_is_known_is_not_asked_again(home
     put(home, "HuggingFaceH4/aime_2024", SUITE, {"data.jsonl": lines(1)})
     pinned = recipes.pinned(recipe())
     assert pinned.commits == {"hf:datasets/org/sums": OLD, "hf:datasets/HuggingFaceH4/aime_2024": SUITE}
-    assert recipes.row_sources(pinned)["sums"].revision == OLD
-    assert recipes.suite_sources(pinned)["aime24"][0].revision == SUITE
+    assert places.row_sources(pinned)["sums"].revision == OLD
+    assert places.suite_sources(pinned)["aime24"][0].revision == SUITE
     put(home, "org/sums", NEW, {"train.jsonl": lines(6)})
     assert recipes.pinned(pinned) is pinned
 

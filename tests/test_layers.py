@@ -156,7 +156,7 @@ LIGHT = (
     *(module for module, place in FLOORS.items() if place in (0, 4, 5) and module != "__main__"),
     *("artifacts", "store", "references", "monitor", "trackers", "checkpoints", "launchers", "stages"),
     *("algo.rewards", "algo.advantages", "algo.metrics", "algo.repetition"),
-    *("building.recipes", "building.arithmetic_chains", "grader.grading", "grader.answers"),
+    *("building.recipes", "building.places", "building.arithmetic_chains", "grader.grading", "grader.answers"),
 )
 
 

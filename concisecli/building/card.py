@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from concisecli.artifacts import sha256_path
-from concisecli.building import filters, recipes
+from concisecli.building import filters, places
 from concisecli.building.cleaning import REASONS, Drop
 from concisecli.building.parts import Kept, overlaps_of
 from concisecli.building.recipes import Gathered
@@ -162,7 +162,7 @@ def _decontamination(config: DataConfig, gathered: Gathered) -> list[str]:
         return [*lines, "Not checked (decontaminate is off).", ""]
     verb = "dropped" if config.decontaminate.action == "drop" else "REPORTED AND KEPT"
     lines += [f"Rows that hold a problem of these are {verb}:", ""]
-    suites = recipes.suite_sources(config)
+    suites = places.suite_sources(config)
     lines += [f"- {name}: {n:,} problems, {identity(suites[name][0])}" for name, n in gathered.suites.items()]
     rows = sum((tally.overlaps for tally in gathered.tallies.values()), Counter[str]())
     if not rows:

@@ -142,6 +142,6 @@ class DataConfig(StageConfig):
     shard_rows: int = runtime(4096, ge=1)  # rows between two points from which a rerun goes on
 
     def files(self) -> dict[str, Path]:
-        """Local files whose content belongs to the stage's key; `recipes.key_files` adds the suites'."""
+        """Local files whose content belongs to the stage's key; `places.key_files` adds the suites'."""
         paths = {name: s.path for name, s in self.sources.items() if isinstance(s, FileSource | HubSource) and s.path}
         return paths | ({"local": self.local} if self.local else {})

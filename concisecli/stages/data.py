@@ -20,7 +20,7 @@ from concisecli.artifacts import (
     write_problems,
     write_text,
 )
-from concisecli.building import exports, hubsets, recipes
+from concisecli.building import exports, hubsets, places, recipes
 from concisecli.building.card import Counts, all_overlaps, card
 from concisecli.building.cleaning import Drop
 from concisecli.building.ledger import Ledger
@@ -34,10 +34,10 @@ PARTS = "parts"
 
 def run(stage: StageRun) -> StageResult:
     problems, examples = recipes.synthetic(stage.config)
-    if not recipes.row_sources(stage.config):
+    if not places.row_sources(stage.config):
         return _write_synthetic(stage.folder, problems, examples)
     config = recipes.pinned(stage.config)
-    real = recipes.row_sources(config)
+    real = places.row_sources(config)
     parts = stage.folder / PARTS
     counts = Counts()
     with Ledger(parts / "ledger.sqlite") as ledger:
@@ -77,7 +77,7 @@ def _write_rows(
 ) -> dict[str, int]:
     """One pass over the parts: what stays goes to the tables, what goes to the file of dropped rows."""
     with ExitStack() as stack:
-        kinds = {source.rows for source in recipes.row_sources(config).values() if source.role == "rows"}
+        kinds = {source.rows for source in places.row_sources(config).values() if source.role == "rows"}
         tables = {
             "problems": TableWriter(folder / "problems.parquet", problem_schema(), even_empty="problems" in kinds),
             "examples": TableWriter(folder / "examples.parquet", example_schema(), even_empty="examples" in kinds),
@@ -149,7 +149,7 @@ def _metrics(gathered: recipes.Gathered, counts: Counts, config: DataConfig) -> 
     for found in (*(t.reasons for t in gathered.tallies.values()), *counts.reasons.values()):
         for reason, n in found.items():
             reasons[reason] = reasons.get(reason, 0) + n
-    sets = recipes.hub_sets(config)
+    sets = places.hub_sets(config)
     revisions = {n: commit for n, s in sets.items() if (commit := config.commits.get(hubsets.reference(s)))}
     return {"read": read, "kept": kept, "verified": counts.verified, "dropped": dict(sorted(reasons.items())),
             **({"revisions": revisions} if revisions else {})}  # fmt: skip
