@@ -10,13 +10,14 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
 from concisecli.aliases import translated
 from concisecli.config import KINDS, SHARED, Config, NewModel, NewModelConfig, Pipeline, StageSpec
 from concisecli.did_you_mean import model_classes, nearest, suggestion
+from concisecli.field_types import located, with_default_types
 from concisecli.includes import read_pipeline, spelled_out
 from concisecli.marked import DEFAULT, Marked, merge, parse_value, read_yaml
 from concisecli.records import UsageError
@@ -371,47 +372,3 @@ def located_reference(text: str, base: Path, names: Sequence[str]) -> str:
     path = base / os.path.expanduser(text)
     looks_like_path = "/" in text or text.startswith((".", "~"))
     return os.path.abspath(path) if looks_like_path or path.exists() else text
-
-
-# --- what a type annotation says about a value ------------------------------------------------------------------------
-
-
-def with_default_types(node: Marked, cls: type[BaseModel]) -> Marked:
-    """A part of several types that says none has the type of its default: `engine: {batch_rollouts: 64}`."""
-    changed = dict(node.value)
-    for name, field in cls.model_fields.items():
-        part = changed.get(name)
-        default = field.default
-        if part is None or not part.is_mapping or not isinstance(default, BaseModel):
-            continue
-        key = field.discriminator
-        if isinstance(key, str) and key not in part.value:
-            filled = {key: Marked(getattr(default, key), DEFAULT, part.base)} | part.value
-            part = Marked(filled, part.origin, part.base)
-        changed[name] = part
-    return Marked(changed, node.origin, node.base)
-
-
-def located(node: Marked, cls: type[BaseModel]) -> Marked:
-    """A relative path is relative to the file that says it."""
-    if not node.is_mapping:
-        return node
-    changed = dict(node.value)
-    for name, field in cls.model_fields.items():
-        part = changed.get(name)
-        if part is None:
-            continue
-        extra = field.json_schema_extra
-        is_path = Path in (field.annotation, *get_args(field.annotation))
-        if isinstance(part.value, str) and (is_path or (isinstance(extra, dict) and extra.get("or_file"))):
-            full = os.path.abspath(part.base / os.path.expanduser(part.value))
-            changed[name] = Marked(full, part.origin, part.base)
-        elif get_origin(field.annotation) is dict and part.is_mapping:
-            for model in model_classes(get_args(field.annotation)[1]):
-                part = Marked({k: located(v, model) for k, v in part.value.items()}, part.origin, part.base)
-            changed[name] = part
-        elif part.is_mapping:
-            for model in model_classes(field.annotation):
-                part = located(part, model)
-            changed[name] = part
-    return Marked(changed, node.origin, node.base)

@@ -22,6 +22,7 @@ FLOORS = {
     "marked": 0,
     "did_you_mean": 0,
     "aliases": 0,
+    "field_types": 0,
     "includes": 0,
     "sweeps": 0,
     "algo": 1,
