@@ -105,6 +105,8 @@ def unwritable(path: Path, error: OSError) -> Exception:
         errno.ENOTDIR: "part of the path is a file, not a folder; choose another with --runs",
     }
     reason = reasons.get(error.errno or 0)
+    if error.errno == errno.ENOENT and not path.parent.is_dir():  # where no folder can be made, as below /proc
+        reason = "its folder cannot be made; choose another place"
     return ConciseError(f"cannot write {path}: {reason}") if reason else error
 
 

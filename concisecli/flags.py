@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+
+from concisecli.records import ConciseError
 
 PipelineFlag = Annotated[
     Path | None, typer.Option("-p", "--pipeline", help="Pipeline file; default: concise.yaml in this folder.")
@@ -51,14 +54,30 @@ class StageFlags:
     runs: RunsFlag = RUNS
     max_hours: HoursFlag = None
     max_tokens: TokensFlag = None
+    typed: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata={"flag": False})
 
     @property
     def overrides(self) -> list[str]:
         return [*(self.sets or ()), *([f"seed={self.seed}"] if self.seed is not None else ())]
 
-    def and_set(self, sets: Sequence[str], *, first: Sequence[str] = ()) -> StageFlags:
-        """With the overrides that flags of a command stand for: `first` under what `--set` says, `sets` over it."""
-        return dataclasses.replace(self, sets=[*first, *(self.sets or ()), *sets])
+    def and_set(self, sets: Mapping[str, str], *, first: Mapping[str, str] | None = None) -> StageFlags:
+        """With the overrides that flags of a command stand for, each with the flag as it was typed: `first` under what
+        `--set` says, `sets` over it."""
+        first = first or {}
+        spelled = {**self.typed, **first, **sets}
+        return dataclasses.replace(self, sets=[*first, *(self.sets or ()), *sets], typed=spelled)
+
+    @contextlib.contextmanager
+    def told_as_typed(self) -> Iterator[None]:
+        """Messages name the flag that was typed, not the override that it stands for."""
+        try:
+            yield
+        except ConciseError as error:
+            text = str(error)
+            for override, flag in {**self.typed, f"seed={self.seed}": f"--seed {self.seed}"}.items():
+                text = re.sub(rf"--set (?:[\w+-]+\.)?{re.escape(override)}(?=: )", flag, text)
+            error.args = (text,)
+            raise
 
 
 def with_flags(function: Callable[..., None]) -> Callable[..., None]:
@@ -72,6 +91,7 @@ def with_flags(function: Callable[..., None]) -> Callable[..., None]:
     shared = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=annotations[f.name])
         for f in dataclasses.fields(group)
+        if f.metadata.get("flag", True)
     ]
     kept = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, p in own.items() if name != "flags"]
 

@@ -207,9 +207,11 @@ def doctor(
     runs: RunsFlag = RUNS,
 ) -> None:
     """What this machine can run, and what to do where it cannot."""
-    from concisecli.records import ConciseError
+    from concisecli.records import ConciseError, UsageError
     from concisecli.upkeep.doctor import examine
 
+    if model is not None and not model.is_dir():
+        raise UsageError(f"there is no model folder {model}")
     found = examine(runs, model, hub=not offline)
     if as_json:
         print_json([finding.as_record() for finding in found])

@@ -74,7 +74,7 @@ def data_build(
     ] = None,
 ) -> None:
     """Build one recipe, or the data stages of the pipeline."""
-    flags = flags.and_set([f"to=[{', '.join(to)}]"] if to else ())
+    flags = flags.and_set({f"to=[{', '.join(to)}]": " ".join(f"--to {tool}" for tool in to)} if to else {})
     if recipe is None:
         stages(("data",), flags)
         return
@@ -127,11 +127,10 @@ def evaluate(
     from concisecli.building.suites import suites_named
     from concisecli.standalone import eval_pipeline, preset_sets
 
-    of_flags = [
-        *([f"budgets={sorted(set(budget))}"] if budget else ()),
-        *([f"samples={samples}"] if samples else ()),
-    ]
-    flags = flags.and_set(of_flags, first=preset_sets(preset) if preset else ())
+    of_flags = {f"budgets={sorted(set(budget))}": " ".join(f"--budget {b}" for b in budget)} if budget else {}
+    of_flags |= {f"samples={samples}": f"--samples {samples}"} if samples else {}
+    presets = dict.fromkeys(preset_sets(preset), f"--preset {preset}") if preset else {}
+    flags = flags.and_set(of_flags, first=presets)
     problems = [*(data or ()), *(suites_named(suite) if suite else ())]
     if run is not None:
         over_checkpoints(run, checkpoints, model, problems, flags)
@@ -200,10 +199,11 @@ def work(given: Path | None, selection: Selection, flags: StageFlags) -> None:
 
     path = find_pipeline(given)
     overrides = flags.overrides
-    if selection.kinds:
-        overrides = named_sets(overrides, lambda some: load_pipeline_with_origins(path, some)[0], selection)
-    pipeline, origins = load_pipeline_with_origins(path, overrides)
-    finish(pipeline, origins, selection, flags, overrides)
+    with flags.told_as_typed():
+        if selection.kinds:
+            overrides = named_sets(overrides, lambda some: load_pipeline_with_origins(path, some)[0], selection)
+        pipeline, origins = load_pipeline_with_origins(path, overrides)
+        finish(pipeline, origins, selection, flags, overrides)
 
 
 def alone(tree: dict[str, Any], kinds: tuple[str, ...], flags: StageFlags, settings_of: str = "data") -> list[Outcome]:
@@ -214,15 +214,17 @@ def alone(tree: dict[str, Any], kinds: tuple[str, ...], flags: StageFlags, setti
     from concisecli.loading import pipeline_of
     from concisecli.standalone import named_sets
 
-    overrides = flags.overrides
-    for kind in (*(k for k in kinds if k != settings_of), settings_of):
-        own = set(KINDS[kind].model_fields) - (set(KINDS[settings_of].model_fields) if kind != settings_of else set())
-        meant = [text for text in overrides if kind == settings_of or re.split(r"[.=]", text)[0] in own]
-        others = [text for text in overrides if text not in meant]
-        chosen = Selection(kinds=(kind,))
-        overrides = [*others, *named_sets(meant, lambda some: pipeline_of(tree, some)[0], chosen)]
-    pipeline, origins = pipeline_of(tree, overrides)
-    return finish(pipeline, origins, Selection(kinds=kinds, force=tuple(flags.force or ())), flags, overrides)
+    with flags.told_as_typed():
+        overrides = flags.overrides
+        for kind in (*(k for k in kinds if k != settings_of), settings_of):
+            shared = set(KINDS[settings_of].model_fields) if kind != settings_of else set()
+            own = set(KINDS[kind].model_fields) - shared
+            meant = [text for text in overrides if kind == settings_of or re.split(r"[.=]", text)[0] in own]
+            others = [text for text in overrides if text not in meant]
+            chosen = Selection(kinds=(kind,))
+            overrides = [*others, *named_sets(meant, lambda some: pipeline_of(tree, some)[0], chosen)]
+        pipeline, origins = pipeline_of(tree, overrides)
+        return finish(pipeline, origins, Selection(kinds=kinds, force=tuple(flags.force or ())), flags, overrides)
 
 
 def finish(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from concisecli.flags import JsonFlag, PipelineFlag, SetFlag
+from concisecli.wording import percent, seconds
 
 
 def init(
@@ -61,7 +62,7 @@ def grade(
     audit: Annotated[bool, typer.Option("--audit", help="Where a second, independent check disagrees.")] = False,
     selftest: Annotated[bool, typer.Option("--selftest", help="Grade the labelled cases that ship.")] = False,
     sets: SetFlag = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Only the summary, as JSON, on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Only the summary, as one line of JSON on stdout.")] = False,
 ) -> None:
     """Judge a file of responses; needs no model.
 
@@ -75,16 +76,50 @@ def grade(
     config = grader_config([*(sets or ()), *(f"{name}={value}" for name, value in flags.items() if value is not None)])
     fields = {"gold_field": gold_field, "response_field": response_field}
     if selftest:
-        print(json.dumps(grading.selftest(config), ensure_ascii=False))
+        told(grading.selftest(config), as_json, selftest_lines)
         return
     if file is None:
         raise UsageError("give a JSONL file of responses, or --selftest")
     if audit:
-        print(json.dumps(grading.audit(file, config=config, **fields), ensure_ascii=False))
+        told(grading.audit(file, config=config, **fields), as_json, audit_lines)
         return
     emit = None if as_json or out else print
     summary = grading.run_grade(file, config=config, out=out, emit=emit, **fields)
-    print(json.dumps(summary, ensure_ascii=False), file=sys.stdout if as_json else sys.stderr)
+    if as_json:
+        print(json.dumps(summary, ensure_ascii=False))
+    else:
+        print("\n".join(grade_lines(summary)), file=sys.stderr)
+
+
+def told(found: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]) -> None:
+    print(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines(found)))
+
+
+def grade_lines(summary: dict[str, Any]) -> list[str]:
+    """`4 rows in 0.4 s: match 2, mismatch 1, no_answer 1; accuracy 50.0 %`"""
+    counts = ", ".join(f"{outcome} {number:,}" for outcome, number in summary["counts"].items() if number)
+    accuracy = "" if summary["accuracy"] is None else f"; accuracy {percent(summary['accuracy'])} %"
+    lines = [f"{summary['rows']:,} rows in {seconds(summary['seconds'])}: {counts or 'none'}{accuracy}"]
+    agreement = summary.get("agreement")
+    if agreement:
+        lines.append(f"agrees with {agreement['right']:,} of {agreement['of']:,} labels")
+        lines += [f"  {one}" for one in agreement["disagreements"]]
+    return lines
+
+
+def audit_lines(found: dict[str, Any]) -> list[str]:
+    counts = ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in found["counts"].items())
+    return [f"{found['rows']:,} rows: {counts}", *(f"  {one}" for one in found["disagreements"])]
+
+
+def selftest_lines(found: dict[str, Any]) -> list[str]:
+    wrong = [f"  {one}" for one in found["wrong"]]
+    limits = [f"  {one['gold']} and {one['answer']}: {one['outcome']} ({one['why']})" for one in found["known_limits"]]
+    return [
+        f"{found['right']:,} of {found['cases']:,} cases right, {found['accepted_wrongly']} accepted wrongly",
+        *wrong,
+        *(["known limits:", *limits] if limits else []),
+    ]
 
 
 def compare(

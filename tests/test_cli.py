@@ -312,7 +312,7 @@ def test_grade_and_score_chain_over_a_file(concise: Concise) -> None:
     write_jsonl(Path("rows.jsonl"), rows)
     code, out, err = concise("grade", "rows.jsonl", "--set", "deadline_s=20")
     assert code == 0, err
-    assert json.loads(err)["counts"]["match"] == 2
+    assert ": match 2, mismatch 1, no_answer 1; accuracy 50.0 %" in err
     Path("graded.jsonl").write_text(out)
     code, out, err = concise("score", "graded.jsonl", "--only", "rl1", "--set", "reward.no_answer=-2")
     assert code == 0, err
@@ -352,3 +352,78 @@ def test_an_edited_artifact_of_a_command_without_a_pipeline_names_the_flag(conci
     assert err.endswith("put it back, or make it anew: the same command, with --force mine\n")
     assert concise("data", "build", "mine.yaml", "--force", "mine")[0] == 0
     assert concise("data", "build", "mine.yaml")[1].split()[1] == "skip:"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "grade none.jsonl",
+        "score none.jsonl --only rl1",
+        "compare none other",
+        "data show none",
+        "data show empty",
+        "rollouts none",
+        "report none",
+        "eval --regrade none",
+        "eval --model none --data aime24",
+        "run none.yaml",
+        "plan none.yaml",
+        "status none",
+        "lineage none",
+        "lineage none/rl1",
+        "export none",
+        "gc none",
+        "doctor --offline --model none",
+        "data build none",
+        "init none",
+    ],
+)
+def test_a_path_that_is_not_there_is_wrong_usage_everywhere(concise: Concise, words: str) -> None:
+    Path("empty").mkdir()
+    code, out, err = concise(*words.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("concise: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["init tiny --dir /proc/nothing", "schema --out /proc/nothing/x", "run --runs /proc/n"]
+)
+def test_a_place_that_cannot_be_written_is_one_line(concise: Concise, words: str) -> None:
+    code, _, err = concise(*words.split())
+    assert code == 1
+    last = err.splitlines()[-1]
+    assert last.startswith("concise: cannot write")
+    assert "choose another" in last
+
+
+def test_errors_name_the_flag_that_was_typed(concise: Concise) -> None:
+    code, _, err = concise("data", "build", "--to", "vrl")
+    assert code == 2
+    assert err.startswith("concise: --to vrl: d.to.0: should be")
+    code, _, err = concise("run", "--set", "seed=x")
+    assert "--set seed=x: seed: should be a valid integer" in err
+
+
+def test_a_stage_of_another_kind_is_told_apart_from_one_that_is_not_there(concise: Concise) -> None:
+    write_jsonl(Path("rows.jsonl"), [])
+    code, _, err = concise("score", "rows.jsonl", "--only", "d")
+    assert (code, err) == (2, "concise: concise.yaml: stage 'd' is no train stage, it uses data; those are rl1, rl2\n")
+
+
+def test_a_dry_run_of_one_stage_says_what_it_lacks_and_goes_on_to_the_others(concise: Concise) -> None:
+    code, out, err = concise("run", "--dry-run", "--only", "mined", "--only", "d")
+    assert code == 1
+    first, second = out.splitlines()
+    assert first.startswith("d      run: first time")
+    assert second.startswith("mined  blocked: stage 'mined' needs model, made by stage 'rl1'; run: concise run")
+    assert err == "concise: 1 of 2 stages cannot run as things are; see above\n"
+
+
+def test_a_deleted_artifact_is_told_as_gone(concise: Concise) -> None:
+    assert concise("data", "build")[0] == 0
+    (file,) = Path("runs/t").glob("d-*/problems.parquet")
+    file.unlink()
+    code, _, err = concise("train", "--stage", "1")
+    assert code == 1
+    assert f"{file} is gone, which stage 'd' made; put it back, or make it anew: concise run" in err

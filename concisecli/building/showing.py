@@ -12,7 +12,7 @@ from typing import Any
 from concisecli.artifacts import example_of, iter_jsonl, problem_of, read_parquet
 from concisecli.building import tables
 from concisecli.config import PromptConfig
-from concisecli.records import ConciseError
+from concisecli.records import ConciseError, UsageError
 
 DROPPED = "dropped.jsonl.zst"
 TABLES = ("problems.parquet", "examples.parquet")
@@ -32,12 +32,10 @@ def files_of(artifact: Path) -> list[Path]:
     if artifact.is_file():
         return [artifact]
     if not artifact.exists():
-        raise ConciseError(f"there is no {artifact}; name the folder of a data stage or a file")
+        raise UsageError(f"there is no {artifact}; name the folder of a data stage or a file")
     found = [artifact / name for name in TABLES if (artifact / name).exists()]
     if not found:
-        raise ConciseError(
-            f"{artifact} holds neither {' nor '.join(TABLES)}; name the folder of a data stage or a file"
-        )
+        raise UsageError(f"{artifact} holds neither {' nor '.join(TABLES)}; name the folder of a data stage or a file")
     return found
 
 

@@ -49,7 +49,7 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
     if not file.is_file():
         below = sorted(str(p.parent) for p in path.glob(f"*/{SCORES}")) if path.is_dir() else []
         hint = f"; give one of: {', '.join(below)}" if below else "; evaluate first: concise eval"
-        raise ConciseError(f"there is no {file}{hint}")
+        raise UsageError(f"there is no {file}{hint}")
     scores = read_json(file)
     if not isinstance(scores, dict) or scores.get("schema") != SCHEMA:
         raise ConciseError(f"{file} is not a scores.json of this version of concise; run the eval stage again")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_bytes, write_json, write_text
 from concisecli.config import ReportConfig
-from concisecli.records import ConciseError, StageResult, StageRun
+from concisecli.records import ConciseError, StageResult, StageRun, UsageError
 from concisecli.reports import before_after, cost, curves, drawing, figures, lineage, markdown, page, reporting
 from concisecli.reports.reporting import Evaluation, Json, Training
 from concisecli.reports.scores import SCHEMA
@@ -76,7 +76,7 @@ def of_runs(runs: Sequence[Path], out: Path, config: ReportConfig, *, every: boo
         inside = _every(folder) if every else _newest(folder)
         if not inside:
             if not folder.exists():
-                raise ConciseError(f"there is no folder {folder}; name that of a run, such as runs/tiny")
+                raise UsageError(f"there is no folder {folder}; name that of a run, such as runs/tiny")
             near = sorted(str(run) for run in folder.glob("*") if run.is_dir() and _newest(run))
             hint = f"; did you mean {' or '.join(near)}?" if near else "; make one with: concise run"
             raise ConciseError(f"{folder} holds no evaluation and no training log{hint}")

@@ -112,6 +112,8 @@ def _files(run: Path) -> Files:
         return {_stage_of(run): [run]}
     parts = sorted([*run.glob("**/rollouts/part-*.parquet"), *run.glob("**/completions.parquet")])
     parts += sorted(run.glob("**/completions/part-*.parquet"))  # of an eval under way: not judged yet
+    if not run.exists():
+        raise UsageError(f"there is no {run}; name the folder of a run, of a stage, or a file of rollouts")
     if not parts:
         raise ConciseError(f"there are no rollouts under {run}; train or evaluate first: concise run")
     files: Files = {}

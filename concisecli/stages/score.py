@@ -25,7 +25,7 @@ from concisecli.artifacts import json_line, json_object
 from concisecli.config import TrainConfig
 from concisecli.custom_rewards import rewards_of
 from concisecli.grader.grading import GraderPool
-from concisecli.records import ConciseError, Floats, Outcome
+from concisecli.records import ConciseError, Floats, Outcome, UsageError
 
 NEEDED = "every row needs group, id, length (tokens of the response) and correct"
 
@@ -178,7 +178,7 @@ def _read(file: Path) -> tuple[list[str], list[dict[str, Any]]]:
         with file.open("rb") as lines:
             return _rows(lines, str(file))
     except OSError as error:
-        raise ConciseError(f"cannot read {file}: {error.strerror}; give a JSONL file, or - for stdin") from error
+        raise UsageError(f"cannot read {file}: {error.strerror}; give a JSONL file, or - for stdin") from error
 
 
 def _rows(lines: BinaryIO, name: str) -> tuple[list[str], list[dict[str, Any]]]:
