@@ -14,8 +14,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from concisecli.records import ConciseError
-
 PipelineFlag = Annotated[
     Path | None, typer.Option("-p", "--pipeline", help="Pipeline file; default: concise.yaml in this folder.")
 ]
@@ -70,6 +68,8 @@ class StageFlags:
     @contextlib.contextmanager
     def told_as_typed(self) -> Iterator[None]:
         """Messages name the flag that was typed, not the override that it stands for."""
+        from concisecli.records import ConciseError
+
         try:
             yield
         except ConciseError as error:

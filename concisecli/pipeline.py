@@ -146,7 +146,8 @@ class Runner:
                 raise ConciseError(f"needs {', '.join(blocked)}, which cannot run")
             return Outcome(spec.name, spec.uses, "waits", f"runs after {', '.join(missing)}")
         if missing:
-            raise self.troubled.get(missing[0]) or self.not_made_yet(spec, missing)
+            makers = [s for s in missing if s not in self.chosen] or missing
+            raise self.troubled.get(makers[0]) or self.not_made_yet(spec, makers)
         spec, unknown = pinned_sets(spec, self.store)
         inputs = self.inputs(spec, fetch=False)
         unknown += [i.label for group in inputs.values() for i in group if i.digest is None]

@@ -251,6 +251,12 @@ def time_and_money(plan: Document) -> Iterator[tuple[str, list[RenderableType]]]
         )
     total = plan["total"]
     parts: list[RenderableType] = [table]
+    idle = [stage for stage in timed if stage["cards"] < plan["hardware"]["count"] and stage["action"] != "skip"]
+    if idle:
+        used = " or ".join(str(n) for n in sorted({stage["cards"] for stage in idle}))
+        names = ", ".join(stage["name"] for stage in idle)
+        text = f"{names}: only {used} of {plan['hardware']['count']} cards at work; set processes=auto"
+        parts.append(Text(text, style="yellow"))
     if total["seconds"]:
         parts.append(Text(f"still to do: {hours(total['seconds'])}, {money(total['dollars'])} dollars", style="bold"))
     if total["not_counted"]:

@@ -207,8 +207,8 @@ def test_data_build_takes_a_recipe_file(concise: Concise) -> None:
         (("run", "--runs", "concise.yaml"), 1, "part of the path is a file"),
         (("run", "--runs", "/proc/none"), 1, "cannot write"),
         (("init", "tinny"), 2, "did you mean 'tiny'?"),
-        (("data", "show", "none.parquet"), 1, "none.parquet"),
-        (("data", "show", "base"), 1, "base holds neither problems.parquet nor examples.parquet"),
+        (("data", "show", "none.parquet"), 2, "none.parquet"),
+        (("data", "show", "base"), 2, "base holds neither problems.parquet nor examples.parquet"),
         (("data", "show", "concise.yaml"), 1, "as parquet"),
         (("data", "distill"), 2, "has no such stage"),
         (("eval", "--model", "base", "--suite", "aime23"), 2, "did you mean 'aime2"),
@@ -216,7 +216,7 @@ def test_data_build_takes_a_recipe_file(concise: Concise) -> None:
         (("data", "build", "none.yaml"), 2, "there is no recipe none.yaml"),
         (("score", "none.jsonl", "--method", "nothing"), 2, "no 'nothing' among the pipelines"),
         (("score", "none.jsonl"), 2, "has several train stages; choose one with --only: rl1, rl2"),
-        (("score", "none.jsonl", "--only", "rl1"), 1, "cannot read none.jsonl"),
+        (("score", "none.jsonl", "--only", "rl1"), 2, "cannot read none.jsonl"),
         (("score", "none.jsonl", "--method", "tiny", "-p", "concise.yaml"), 2, "give either --method or -p"),
     ],
 )
@@ -402,7 +402,7 @@ def test_errors_name_the_flag_that_was_typed(concise: Concise) -> None:
     assert code == 2
     assert err.startswith("concise: --to vrl: d.to.0: should be")
     code, _, err = concise("run", "--set", "seed=x")
-    assert "--set seed=x: seed: should be a valid integer" in err
+    assert "--set seed=x: d.seed: should be a valid integer" in err
 
 
 def test_a_stage_of_another_kind_is_told_apart_from_one_that_is_not_there(concise: Concise) -> None:

@@ -384,7 +384,7 @@ def command(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 def test_plan_loads_nothing_heavy() -> None:
     script = (
-        "import sys; sys.argv = ['concise', 'plan', 'pipelines/lead.yaml', '--gpu', '8xH20', '--json']\n"
+        "import sys; sys.argv = ['concise', 'plan', 'pipelines/lead.yaml', '--gpu', '8xH20', '--json', 'processes=auto']\n"
         "from concisecli.cli import app\n"
         "app(standalone_mode=False)\n"
         "assert not {'torch', 'transformers', 'vllm', 'deepspeed'} & set(sys.modules)\n"
@@ -412,6 +412,17 @@ def test_plan_tells_all_faults_at_once_and_still_plans() -> None:
 def test_plan_of_what_is_not_there_is_wrong_usage() -> None:
     assert command("plan", "nowhere.yaml").returncode == 2
     assert command("plan", "pipelines/lead.yaml", "--price", "2").returncode == 2
+
+
+def test_cards_that_no_process_uses_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    from concisecli.plan_page import show
+
+    alone, all_of_them = (planned("lead", "8xH20", (f"processes={n}",)) for n in ("1", "auto"))
+    one, eight = (next(s for s in plan["stages"] if s["name"] == "rl1") for plan in (alone, all_of_them))
+    assert (one["cards"], eight["cards"]) == (1, 8)
+    assert one["seconds"]["training"][0] == pytest.approx(8 * eight["seconds"]["training"][0], rel=1e-3)
+    show(alone)
+    assert "only 1 of 8 cards at work; set processes=auto" in " ".join(capsys.readouterr().out.split())
 
 
 def test_finished_stages_cost_nothing_more(tmp_path: Path) -> None:

@@ -85,14 +85,16 @@ def _stage(
         "work": _numbers(dataclasses.asdict(work)) if work else None,
         "objective": meaning(spec.config) if isinstance(spec.config, TrainConfig) else {},
     }
+    used = cards_used(spec.config, hardware)
     kept, most = disk_bytes(shape, spec.config, work)
     found["disk"] = {"kept": round(kept), "most": round(most)}
     if shape is None or work is None:
         return found
     if isinstance(spec.config, OptimiserConfig) or work.longest:
-        found["memory"] = _memory(fit(shape, spec.config, work, hardware))
-    if hardware is not None:
-        spent = duration(shape, spec.config, work, hardware)
+        found["memory"] = _memory(fit(shape, spec.config, work, used))
+    if hardware is not None and used is not None:
+        found["cards"] = used.count
+        spent = duration(shape, spec.config, work, used)
         found["seconds"] = {
             "generating": _range(spent.generating),
             "training": _range(spent.training),
@@ -100,6 +102,14 @@ def _stage(
         }
         found["dollars"] = _range(dollars(spent.total, hardware), 2)
     return found
+
+
+def cards_used(config: Any, hardware: Hardware | None) -> Hardware | None:
+    """As many as the stage has processes; the rest of what is rented is idle and paid for."""
+    processes = getattr(config, "processes", 1)
+    if hardware is None or processes == "auto":
+        return hardware
+    return dataclasses.replace(hardware, count=min(int(processes), hardware.count))
 
 
 def _memory(found: Fit) -> Document:
