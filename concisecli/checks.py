@@ -217,6 +217,8 @@ def train_faults(spec: StageSpec, config: TrainConfig) -> Found:
         )
     if config.refill_rounds and advantage.keep == "all":
         yield "warning", "refill_rounds", f"{name}: refill_rounds does nothing while advantage.keep is all"
+    if config.oversample != 1 and advantage.keep == "all":
+        yield "warning", "oversample", f"{name}: oversample only wastes rollouts while advantage.keep is all"
     if config.sampling.top_p < 1 or config.sampling.min_p > 0:
         yield (
             "warning",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from concisecli import collectives, groups
@@ -13,8 +13,9 @@ from concisecli.grader.grading import GraderPool
 from concisecli.groups import GroupSummary, ScoredGroup
 from concisecli.monitor import Stopwatch
 from concisecli.ordering import EpochOrder
-from concisecli.records import ConciseError, Problem
-from concisecli.rollout import RolloutEngine, sample_groups
+from concisecli.records import Group, Problem
+from concisecli.refilling import Yield, decide, round_size
+from concisecli.rollout import RolloutEngine, SampledGroup, sample_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,52 +40,59 @@ class Collector:
     problems: Sequence[Problem]
     order: EpochOrder
     clock: Stopwatch
+    recent: Yield = field(default_factory=Yield)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the collector."""
+        return {"cursor": self.order.cursor, "yield": [self.recent.kept, self.recent.sampled]}
 
     def collect(self, step: int) -> Collected:
         """The groups of `step`. Rounds of fresh problems follow until the batch is full of groups that may train, at
-        most `refill_rounds` of them."""
+        most `refill_rounds` of them. Groups beyond a full batch are dropped: after an update they would be stale."""
         config = self.config
         mine: list[ScoredGroup] = []
         everyone: list[GroupSummary] = []
+        self.recent.begin_step()
         for _ in range(1 + config.refill_rounds):
             missing = config.batch_problems - sum(g.kept for g in everyone)
-            new = self._sample(self.order.take(missing), first_place=len(everyone), step=step)
+            rows = self.order.take(round_size(missing, config, self.recent))
+            new = self._sample(rows, first_place=len(everyone), step=step)
+            found = [g for rank in collectives.gather([groups.summary(s) for s in new]) for g in rank]
+            self.recent.add(sum(g.kept for g in found), len(found))
             mine += new
-            everyone += [g for rank in collectives.gather([groups.summary(s) for s in new]) for g in rank]
+            everyone += found
             if not config.refill_rounds or sum(g.kept for g in everyone) >= config.batch_problems:
                 break
-        return Collected(mine, everyone, _decide(config, groups.choose(everyone, config.batch_problems), step))
+        return Collected(mine, everyone, decide(config, groups.choose(everyone, config.batch_problems), step))
 
     def _sample(self, rows: Sequence[int], *, first_place: int, step: int) -> list[ScoredGroup]:
         """This rank's share of the problems in `rows`, sampled, graded and scored."""
         places = range(collectives.rank(), len(rows), collectives.world())
-        problems = [self.problems[rows[i]] for i in places]
-        with self.clock.timed("generate"):
-            sampled = sample_groups(
-                self.engine,
-                self.tokenizer,
-                problems,
-                self.config.sampling,
-                self.config.prompt,
-                seed=self.config.seed,
-                step=step,
-            )
+        graded = self._graded([self.problems[rows[i]] for i in places], step)
         with self.clock.timed("grade"):
-            graded = groups.grade(self.grader, sampled, think_open=self.think_open, policy_step=step)
             custom = custom_rewards(self.grader, self.config, graded)
         return [
             groups.score(first_place + i, group, self.config, added)
             for i, group, added in zip(places, graded, custom, strict=True)
         ]
 
+    def _graded(self, problems: Sequence[Problem], step: int) -> list[Group]:
+        """The problems' groups, graded while others are still being sampled where `overlap_grading` says so."""
 
-def _decide(config: TrainConfig, chosen: set[int], step: int) -> set[int]:
-    """What `refill_at_cap` says when the rounds ran out before the batch was full."""
-    if not config.refill_rounds or len(chosen) == config.batch_problems or config.refill_at_cap == "partial":
-        return chosen
-    if config.refill_at_cap == "skip":
-        return set()
-    raise ConciseError(
-        f"step {step}: {1 + config.refill_rounds} rounds gave {len(chosen)} of {config.batch_problems} groups that may "
-        "train; raise refill_rounds, set refill_at_cap: partial, or choose harder problems"
-    )
+        def judge(sampled: Sequence[SampledGroup]) -> list[Group]:
+            return groups.grade(self.grader, sampled, think_open=self.think_open, policy_step=step)
+
+        with groups.GradedAlong(judge) as along:
+            with self.clock.timed("generate"):
+                sampled = sample_groups(
+                    self.engine,
+                    self.tokenizer,
+                    problems,
+                    self.config.sampling,
+                    self.config.prompt,
+                    seed=self.config.seed,
+                    step=step,
+                    as_done=along.add if self.config.overlap_grading else None,
+                )
+            with self.clock.timed("grade"):  # with an overlap: what generation did not hide
+                return along.groups() if self.config.overlap_grading else judge(sampled)

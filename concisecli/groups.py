@@ -7,8 +7,10 @@ others' through their summaries.
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +73,44 @@ def grade(grader: GraderPool, sampled: Sequence[SampledGroup], *, think_open: bo
         Group(problem, tuple(completions), tuple(next(verdicts) for _ in completions), policy_step, tuple(prompt))
         for problem, prompt, completions in sampled
     ]
+
+
+class GradedAlong:
+    """Groups judged by `judge` while others are still being sampled: a thread hands over what came since it last did.
+
+    The verdicts are those of one call at the end: an item's verdict depends on that item alone.
+    """
+
+    def __init__(self, judge: Callable[[Sequence[SampledGroup]], list[Group]]) -> None:
+        self._judge = judge
+        self._waiting: list[tuple[int, SampledGroup]] = []
+        self._judged: dict[int, Group] = {}
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grade")
+        self._calls: list[Future[None]] = []
+
+    def __enter__(self) -> GradedAlong:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def add(self, place: int, sampled: SampledGroup) -> None:
+        with self._lock:
+            self._waiting.append((place, sampled))
+        self._calls.append(self._thread.submit(self._take))
+
+    def groups(self) -> list[Group]:
+        """All groups in the order of their places, once every one is judged. Raises what judging raised."""
+        for call in self._calls:
+            call.result()
+        return [self._judged[place] for place in sorted(self._judged)]
+
+    def _take(self) -> None:
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+        if taken:
+            self._judged.update(zip((place for place, _ in taken), self._judge([s for _, s in taken]), strict=True))
 
 
 def score(place: int, group: Group, config: TrainConfig, custom: Floats | None = None) -> ScoredGroup:
@@ -151,6 +191,8 @@ def metrics(groups: Sequence[GroupSummary], chosen: set[int]) -> dict[str, float
         "answer_only": float(np.mean([is_answer_only(text) for text in texts])),
         "groups/sampled": float(len(groups)),
         "groups/trained": float(len(chosen)),
+        "groups/surplus": float(sum(g.kept for g in groups) - len(chosen)),
+        **({"groups/sampled_per_trained": len(groups) / len(chosen)} if chosen else {}),
         **{f"groups/{kind}": float(kinds[kind]) for kind in ("all_right", "mixed", "all_wrong")},
         **{f"grade/{o}": float(outcomes[o]) for o in ("match", "mismatch", "no_answer", "timeout", "error")},
         "signal_share/groups": float(np.mean([bool(t.any()) for t in trained])),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
 
+AsDone = Callable[[int, list[Completion]], None]
 MemoryPart = Literal["weights", "kv_cache"]
 
 
@@ -53,9 +54,15 @@ class RolloutEngine(Protocol):
     """
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingLike, seeds: Sequence[Sequence[int]]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingLike,
+        seeds: Sequence[Sequence[int]],
+        *,
+        as_done: AsDone | None = None,
     ) -> list[list[Completion]]:
-        """One list of completions a prompt, one completion a seed. Log-probs are those of the distribution that was
+        """One list of completions a prompt, one completion a seed; `as_done` hears of each list, with the number of
+        its prompt, as soon as it is whole. Log-probs are those of the distribution that was
         sampled from (temperature and truncation applied), the stop token's included. A rollout that reaches the
         model's longest sequence ends there with `length`; a prompt that fills it raises ConciseError. One that ends
         at a stop token or with a stop string (see `endings`) says `stop`."""
@@ -80,6 +87,24 @@ class RolloutEngine(Protocol):
     def close(self) -> None:
         """Free everything, so that another engine can start in this process. Nothing else may follow."""
         ...
+
+
+class Gathering:
+    """Puts completions where they belong as they come in any order, and tells of each prompt that has all of its."""
+
+    def __init__(self, seeds: Sequence[Sequence[int]], as_done: AsDone | None) -> None:
+        self._rows: list[list[Completion | None]] = [[None] * len(row) for row in seeds]
+        self._missing = [len(row) for row in seeds]
+        self._as_done = as_done
+
+    def put(self, prompt: int, sample: int, completion: Completion) -> None:
+        self._rows[prompt][sample] = completion
+        self._missing[prompt] -= 1
+        if self._as_done is not None and not self._missing[prompt]:
+            self._as_done(prompt, [c for c in self._rows[prompt] if c is not None])
+
+    def rows(self) -> list[list[Completion]]:
+        return [[c for c in row if c is not None] for row in self._rows]
 
 
 class Wakefulness:
@@ -156,12 +181,14 @@ def sample_groups(
     seed: int,
     step: int,
     samples: int | Sequence[Sequence[int]] | None = None,
+    as_done: Callable[[int, SampledGroup], None] | None = None,
 ) -> list[SampledGroup]:
     """Per problem, in order: the problem, its prompt ids, and its rollouts, ungraded.
 
     `samples` rollouts a problem, or the numbers of the rollouts of each, or `sampling.group_size`. The same (seed,
     step, problem, number) gives the same rollout whatever else is in the list. Prompts are taken as they are; leaving
-    out overlong ones is the caller's.
+    out overlong ones is the caller's. `as_done` hears of each group, with its place in the list, while others are still
+    being sampled.
     """
     from concisecli.prompts import prompt_ids
 
@@ -172,7 +199,12 @@ def sample_groups(
         [rollout_seed(seed, step, problem.id, i) for i in numbers]
         for problem, numbers in zip(problems, samples, strict=True)
     ]
-    completions = engine.generate(prompts, sampling, seeds)
+
+    def whole(i: int, completions: list[Completion]) -> None:
+        if as_done is not None:
+            as_done(i, (problems[i], prompts[i], completions))
+
+    completions = engine.generate(prompts, sampling, seeds, as_done=whole)
     return list(zip(problems, prompts, completions, strict=True))
 
 

@@ -25,7 +25,7 @@ from concisecli.endings import StopStrings, texts
 from concisecli.logprobs import evaluating, output_head, sequence_logprobs
 from concisecli.policy import load_model, load_tokenizer, max_positions, stop_ids
 from concisecli.records import Completion, ConciseError
-from concisecli.rollout import MemoryPart, SamplingLike, Wakefulness
+from concisecli.rollout import AsDone, Gathering, MemoryPart, SamplingLike, Wakefulness
 
 COMPACT_BELOW = 0.9  # share of live rows under which the finished ones are taken out of the batch
 DRAW_BLOCK = 4096  # tokens of a vocabulary that are summed up before the cumulative distribution is looked at
@@ -45,18 +45,23 @@ class HfEngine:
         _refuse_recurrent(self.module, model)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingLike, seeds: Sequence[Sequence[int]]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingLike,
+        seeds: Sequence[Sequence[int]],
+        *,
+        as_done: AsDone | None = None,
     ) -> list[list[Completion]]:
         """See RolloutEngine. Rollouts are batched by prompt length, `batch_rollouts` at a time."""
         self.wakefulness.check("generate")
         requests = self._requests(prompts, sampling, seeds)
-        done: dict[tuple[int, int], Completion] = {}
+        gathering = Gathering(seeds, as_done)
         with evaluating(self.module), self._arithmetic():
             for start in range(0, len(requests), self.config.batch_rollouts):
                 batch = requests[start : start + self.config.batch_rollouts]
                 for request, completion in zip(batch, self._complete(batch, sampling), strict=True):
-                    done[request.place] = completion
-        return [[done[i, j] for j in range(len(row))] for i, row in enumerate(seeds)]
+                    gathering.put(*request.place, completion)
+        return gathering.rows()
 
     def probe(self, ids: Sequence[int]) -> list[float]:
         self.wakefulness.check("generate")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from concisecli.config import VllmConfig
 from concisecli.endings import StopStrings, texts
 from concisecli.policy import load_tokenizer, stop_ids
 from concisecli.records import Completion, ConciseError
-from concisecli.rollout import MemoryPart, SamplingLike, Wakefulness
+from concisecli.rollout import AsDone, Gathering, MemoryPart, SamplingLike, Wakefulness
 
 # One process starts in seconds instead of half a minute and gives the same ids. Read when vllm is imported.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -50,17 +50,23 @@ class VllmEngine:
         self.context: int = self.llm.llm_engine.model_config.max_model_len
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingLike, seeds: Sequence[Sequence[int]]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingLike,
+        seeds: Sequence[Sequence[int]],
+        *,
+        as_done: AsDone | None = None,
     ) -> list[list[Completion]]:
         """See RolloutEngine. The rollouts of a prompt are neighbours, so that its cached prefix is shared."""
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
         self.wakefulness.check("generate")
-        requests, settings = [], []
+        places, requests, settings = [], [], []
         for i, (prompt, row) in enumerate(zip(prompts, seeds, strict=True)):
             limit = self._limit(i, len(prompt), sampling.max_response_tokens)
-            for seed in row:
+            for j, seed in enumerate(row):
+                places.append((i, j))
                 requests.append(TokensPrompt(prompt_token_ids=list(prompt)))
                 settings.append(
                     SamplingParams(
@@ -79,9 +85,11 @@ class VllmEngine:
                     )
                 )
         strings = StopStrings(self.tokenizer, sampling.stop)
-        outputs = [output.outputs[0] for output in self._run(requests, settings)]
-        completions = iter(self._completions(outputs, strings))
-        return [[next(completions) for _ in row] for row in seeds]
+        gathering = Gathering(seeds, as_done)
+        with closing(self._run(requests, settings)) as outputs:
+            for number, output in outputs:
+                gathering.put(*places[number], self._completion(output.outputs[0], strings))
+        return gathering.rows()
 
     def probe(self, ids: Sequence[int]) -> list[float]:
         from vllm import SamplingParams
@@ -89,7 +97,7 @@ class VllmEngine:
 
         self.wakefulness.check("generate")
         settings = SamplingParams(temperature=1.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-        (output,) = self._run([TokensPrompt(prompt_token_ids=list(ids))], [settings])
+        ((_, output),) = self._run([TokensPrompt(prompt_token_ids=list(ids))], [settings])
         return [at[token].logprob for token, at in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
 
     def sync_weights(self, named: Iterable[tuple[str, Any]]) -> None:
@@ -140,11 +148,22 @@ class VllmEngine:
             _save(bucket, file)
             self.llm.collective_rpc("load_weights_file", args=(str(file),))
 
-    def _run(self, requests: list[Any], settings: list[Any]) -> list[Any]:
+    def _run(self, requests: list[Any], settings: list[Any]) -> Generator[tuple[int, Any], None, None]:
+        """(number of the request, its output) as they come to an end: `LLM.generate` without its wait for the last."""
         # On CPU vLLM would spend half a minute compiling one small function of its sampler.
         stance = torch.compiler.set_stance("force_eager") if self.cpu else nullcontext()
         with stance:
-            return list(self.llm.generate(requests, settings, use_tqdm=False)) if requests else []
+            names = self.llm.enqueue(requests, settings, use_tqdm=False) if requests else []
+            # An output comes under its request's name without the random suffix that vLLM gave it.
+            numbers = {name.partition("-")[0]: number for number, name in enumerate(names)}
+            try:
+                while numbers:
+                    for output in self.llm.llm_engine.step():
+                        if output.finished:
+                            yield numbers.pop(output.request_id), output
+            finally:
+                if numbers:  # the caller failed: what it no longer waits for must not come out of the next call
+                    self.llm.llm_engine.abort_request(list(numbers))
 
     def _limit(self, index: int, length: int, wanted: int) -> int:
         if length >= self.context:
@@ -154,21 +173,14 @@ class VllmEngine:
             )
         return min(wanted, self.context - length)
 
-    def _completions(self, outputs: Sequence[Any], strings: StopStrings) -> list[Completion]:
-        found = []
-        for output in outputs:
-            ids = tuple(output.token_ids)
-            end = strings.end(ids)
-            if end is not None:
-                ids = ids[:end]
-            reason = "stop" if end is not None else output.finish_reason
-            logprobs = tuple(at[token].logprob for token, at in zip(ids, output.logprobs, strict=False))
-            found.append((ids, logprobs, reason))
-        said = texts(self.tokenizer, [ids for ids, _, _ in found], self.stop, strings)
-        return [
-            Completion(ids, logprobs, text, "stop" if reason == "stop" else "length")
-            for (ids, logprobs, reason), text in zip(found, said, strict=True)
-        ]
+    def _completion(self, output: Any, strings: StopStrings) -> Completion:
+        ids = tuple(output.token_ids)
+        end = strings.end(ids)
+        ids = ids[:end]
+        stopped = end is not None or output.finish_reason == "stop"
+        logprobs = tuple(at[token].logprob for token, at in zip(ids, output.logprobs, strict=False))
+        (text,) = texts(self.tokenizer, [ids], self.stop, strings)
+        return Completion(ids, logprobs, text, "stop" if stopped else "length")
 
 
 def buckets(named: Iterable[tuple[str, torch.Tensor]], limit: int) -> Iterator[dict[str, torch.Tensor]]:

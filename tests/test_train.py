@@ -148,6 +148,38 @@ def test_refill_at_cap_stop_says_what_to_change(stage):
         train.run(run)
 
 
+def test_grading_while_sampling_changes_nothing_but_the_speed(stage):
+    made = {}
+    for overlap in (False, True):
+        run = stage(
+            f"overlap-{overlap}", steps=2, overlap_grading=overlap, engine={"type": "transformers", "batch_rollouts": 3}
+        )
+        train.run(run)
+        made[overlap] = hashes(run.folder)
+    assert made[False] == made[True]
+
+
+def test_oversampling_counts_what_it_drops_and_resumes_bit_by_bit(stage, monkeypatch):
+    settings = {"oversample": "adaptive", "oversample_cap": 2, "refill_rounds": 1, "advantage": {"keep": "nonzero"}}
+    straight = stage("straight", **settings)
+    train.run(straight)
+    for m in rows(straight.folder / "metrics.jsonl"):
+        assert m["groups/sampled"] <= 16
+        assert m["groups/trained"] <= 4
+        assert m["groups/surplus"] >= 0
+        assert m["groups/sampled_per_trained"] == m["groups/sampled"] / m["groups/trained"]
+    stopped = stage("stopped", **settings)
+    asked = iter([False, True])
+    monkeypatch.setattr(checkpoints, "stop_signal", _asking(asked))
+    with pytest.raises(Preempted):
+        train.run(stopped)
+    state = json.loads((checkpoints.latest(stopped.folder / "checkpoints") / "state.json").read_text())
+    assert state["yield"][1] > 0
+    monkeypatch.undo()
+    train.run(stopped)
+    assert hashes(stopped.folder) == hashes(straight.folder)
+
+
 def test_a_batch_that_is_full_at_once_is_not_refilled(stage):
     run = stage("full", steps=1, refill_rounds=3)
     train.run(run)

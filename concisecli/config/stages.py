@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -52,6 +52,10 @@ class TrainConfig(OptimiserConfig):
     epochs: int = Field(1, ge=1)  # passes over a rollout batch
     refill_rounds: int = Field(0, ge=0)  # more rounds of sampling to fill the batch with kept groups; 0: no refill
     refill_at_cap: Literal["partial", "skip", "stop"] = "partial"
+    # Problems sampled a round for every group still missing; adaptive: from the recent share of groups that may train.
+    oversample: Annotated[float, Field(ge=1)] | Literal["adaptive"] = 1.0
+    oversample_cap: float = Field(4.0, ge=1)  # adaptive: never more than this
+    overlap_grading: bool = runtime(True)  # groups are graded while others are still being sampled; the same results
     evaluate_every: int = Field(0, ge=0)  # steps; needs the input `evaluation`; 0: off
     evaluation: HeldOutConfig = HeldOutConfig()
     best_by: Literal["pass_at_1", "accuracy_per_token"] = "pass_at_1"  # which evaluated weights become best/

@@ -23,10 +23,12 @@ from concisecli.grader.grading import GraderPool
 from concisecli.monitor import Monitor, Stopwatch, note
 from concisecli.ordering import EpochOrder
 from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun
+from concisecli.refilling import Yield, most_problems
 from concisecli.rollout import RolloutEngine, check_probe, make_engine
 from concisecli.trainer import NonFiniteError, Trainer
 from concisecli.watch import Watch, sentence
 
+FRESH = {"step": 0, "cursor": 0, "yield": [0.0, 0.0], "offsets": {}, "best": None}  # the state before the first step
 PROBE_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}  # nats between engine and trainer right after a weight sync
 
 
@@ -217,7 +219,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     backend = make_backend(config.backend, model, config)
     problems = _fitting(artifacts.read_problems(stage.one("problems")), tokenizer, config)
     checkpoint = collectives.broadcast(checkpoints.latest(stage.folder / "checkpoints", warn=True))
-    state = backend.load(checkpoint) if checkpoint else {"step": 0, "cursor": 0, "offsets": {}, "best": None}
+    state = backend.load(checkpoint) if checkpoint else dict(FRESH)
     if collectives.rank() == 0:
         _forget_after(stage.folder, state["step"])
     collectives.barrier()
@@ -229,9 +231,10 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
         engine.sync_weights(backend.named_weights())
     think_open = prompts.opens_think(tokenizer, config.prompt)
     grader = stack.enter_context(GraderPool(config.grader, config.reward.custom))
-    most_problems = config.batch_problems * (1 + config.refill_rounds)
-    order = EpochOrder(len(problems), config.seed, window=most_problems, cursor=state["cursor"])
+    order = EpochOrder(len(problems), config.seed, window=most_problems(config), cursor=state["cursor"])
     clock = Stopwatch()
+    recent = Yield(*state["yield"])
+    collector = Collector(config, tokenizer, think_open, engine, grader, problems, order, clock, recent)
     evaluation = held_out.make(stage, config, tokenizer, best=state["best"])
     return Training(
         stage=stage,
@@ -243,7 +246,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
         grader=grader,
         trainer=_trainer(config, backend, tokenizer, model),
         problems=problems,
-        collector=Collector(config, tokenizer, think_open, engine, grader, problems, order, clock),
+        collector=collector,
         monitor=stack.enter_context(
             Monitor(
                 stage.folder,
@@ -319,7 +322,7 @@ def _save(training: Training, step: int) -> None:
             training.backend,
             {
                 "step": step,
-                "cursor": training.collector.order.cursor,
+                **training.collector.state(),
                 "offsets": training.monitor.offsets(),
                 "best": training.held_out.best if training.held_out else None,
             },
