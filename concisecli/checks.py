@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from concisecli import installed
 from concisecli.config import (
     DataConfig,
     EvalConfig,
@@ -196,6 +197,11 @@ def setting_faults(pipeline: Pipeline, spec: StageSpec) -> Found:
                 yield "error", name, f"stage '{spec.name}': {name} names an eval stage, and '{stage}' is none"
     yield from custom_faults(spec)
     yield from length_faults(pipeline, spec)
+    for at, text in installed.missing(config):  # a warning: a plan, or what is finished, needs none of it
+        yield "warning", at, f"stage '{spec.name}': {text}"
+    engine = getattr(config, "engine", None)
+    if isinstance(engine, VllmConfig) and engine.devices and engine.placement == "colocated":
+        yield "error", "engine.devices", f"stage '{spec.name}': engine.devices are for placement: split"
 
 
 def train_faults(spec: StageSpec, config: TrainConfig) -> Found:

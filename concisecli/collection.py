@@ -15,7 +15,7 @@ from concisecli.monitor import Stopwatch
 from concisecli.ordering import EpochOrder
 from concisecli.records import Group, Problem
 from concisecli.refilling import Yield, decide, round_size
-from concisecli.rollout import RolloutEngine, SampledGroup, sample_groups
+from concisecli.rollout import EngineLost, RolloutEngine, SampledGroup, sample_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,28 @@ class Collector:
         for _ in range(1 + config.refill_rounds):
             missing = config.batch_problems - sum(g.kept for g in everyone)
             rows = self.order.take(round_size(missing, config, self.recent))
-            new = self._sample(rows, first_place=len(everyone), step=step)
-            found = [g for rank in collectives.gather([groups.summary(s) for s in new]) for g in rank]
+            new, found = self._round(rows, first_place=len(everyone), step=step)
             self.recent.add(sum(g.kept for g in found), len(found))
             mine += new
             everyone += found
             if not config.refill_rounds or sum(g.kept for g in everyone) >= config.batch_problems:
                 break
         return Collected(mine, everyone, decide(config, groups.choose(everyone, config.batch_problems), step))
+
+    def _round(
+        self, rows: Sequence[int], *, first_place: int, step: int
+    ) -> tuple[list[ScoredGroup], list[GroupSummary]]:
+        """(this rank's groups, everyone's summaries). Raises EngineLost on all ranks when one has lost its engine."""
+        new: list[ScoredGroup] = []
+        lost = ""
+        try:
+            new = self._sample(rows, first_place=first_place, step=step)
+        except EngineLost as error:
+            lost = str(error)
+        facts = collectives.gather((lost, [groups.summary(s) for s in new]))
+        if said := next((lost for lost, _ in facts if lost), ""):
+            raise EngineLost(said)
+        return new, [g for _, summaries in facts for g in summaries]
 
     def _sample(self, rows: Sequence[int], *, first_place: int, step: int) -> list[ScoredGroup]:
         """This rank's share of the problems in `rows`, sampled, graded and scored."""

@@ -41,6 +41,10 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
 
+class EngineLost(ConciseError):
+    """An engine in another process ended, broke or stopped answering. The trainer is as it was."""
+
+
 AsDone = Callable[[int, list[Completion]], None]
 MemoryPart = Literal["weights", "kv_cache"]
 
@@ -156,6 +160,10 @@ def make_engine(
     """The engine that `config.type` names, on the model folder. `module` lets the transformers engine share the
     weights of a module that is being trained (its sync is then nothing). `longest` is the longest sequence, prompt
     and response, that will be asked for: vLLM keeps room for no longer ones unless `max_model_len` says otherwise."""
+    if config.type == "vllm" and config.placement == "split":
+        from concisecli.rollout_split import SplitEngine
+
+        return SplitEngine(config, model, longest=longest)
     if config.type == "vllm":
         from concisecli.rollout_vllm import VllmEngine
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from concisecli.endings import StopStrings, texts
 from concisecli.policy import load_tokenizer, stop_ids
 from concisecli.records import Completion, ConciseError
 from concisecli.rollout import AsDone, Gathering, MemoryPart, SamplingLike, Wakefulness
+from concisecli.weight_files import BUCKET_BYTES, buckets, written
 
 # One process starts in seconds instead of half a minute and gives the same ids. Read when vllm is imported.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -29,7 +29,6 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 # Training shares the process: pinning its threads to cores is the launcher's business, not the engine's.
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 CPU_CACHE_GIB = "1"  # of keys and values, where VLLM_CPU_KVCACHE_SPACE says nothing
-BUCKET_BYTES = 256 * 2**20  # of weights on their way to workers in other processes
 # The trainer sends every weight after an update, so the old ones need no copy in host memory (level 1 keeps one).
 SLEEP_LEVEL = 2
 
@@ -112,7 +111,8 @@ class VllmEngine:
                 self.llm.collective_rpc("load_weights", args=(detached,))
             else:
                 for bucket in buckets(detached, BUCKET_BYTES):
-                    self._send(bucket)
+                    with written(bucket) as file:
+                        self.llm.collective_rpc("load_weights_file", args=(str(file),))
             if not self.llm.reset_prefix_cache():
                 raise ConciseError("vLLM kept the prefix cache of the old weights; rollouts would mix two policies")
 
@@ -140,13 +140,6 @@ class VllmEngine:
     @property
     def _in_process(self) -> bool:
         return self.config.tensor_parallel_size == 1 and os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-
-    def _send(self, bucket: dict[str, torch.Tensor]) -> None:
-        shared = Path("/dev/shm")
-        with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None, prefix="concise-weights-") as folder:
-            file = Path(folder) / "weights.safetensors"
-            _save(bucket, file)
-            self.llm.collective_rpc("load_weights_file", args=(str(file),))
 
     def _run(self, requests: list[Any], settings: list[Any]) -> Generator[tuple[int, Any], None, None]:
         """(number of the request, its output) as they come to an end: `LLM.generate` without its wait for the last."""
@@ -181,20 +174,6 @@ class VllmEngine:
         logprobs = tuple(at[token].logprob for token, at in zip(ids, output.logprobs, strict=False))
         (text,) = texts(self.tokenizer, [ids], self.stop, strings)
         return Completion(ids, logprobs, text, "stop" if stopped else "length")
-
-
-def buckets(named: Iterable[tuple[str, torch.Tensor]], limit: int) -> Iterator[dict[str, torch.Tensor]]:
-    """The tensors on CPU in groups of at most `limit` bytes, or of one tensor."""
-    bucket: dict[str, torch.Tensor] = {}
-    size = 0
-    for name, weight in named:
-        if bucket and size + weight.nbytes > limit:
-            yield bucket
-            bucket, size = {}, 0
-        bucket[name] = weight.cpu().contiguous()
-        size += weight.nbytes
-    if bucket:
-        yield bucket
 
 
 def _start(config: VllmConfig, model: Path, *, cpu: bool, longest: int | None) -> Any:
@@ -233,8 +212,7 @@ def _refuse_shared_workers(config: VllmConfig) -> None:
     if config.tensor_parallel_size > 1 and collectives.world() > 1:
         raise ConciseError(
             f"engine.tensor_parallel_size {config.tensor_parallel_size} with {collectives.world()} training processes: "
-            "a model that is cut over devices needs devices of its own; set tensor_parallel_size 1, or train in one "
-            "process"
+            "a model that is cut over devices needs devices of its own; set placement: split, or tensor_parallel_size 1"
         )
 
 
@@ -267,11 +245,3 @@ def _keeping_our_group() -> Iterator[None]:
         yield
     finally:
         torch.distributed.destroy_process_group = destroy
-
-
-def _save(weights: dict[str, torch.Tensor], file: Path) -> None:
-    """Tied weights come under two names with one memory, which safetensors refuses: the first name stands for both."""
-    from safetensors.torch import save_file
-
-    seen: dict[int, str] = {}
-    save_file({name: w for name, w in weights.items() if seen.setdefault(w.data_ptr(), name) == name}, str(file))

@@ -1,11 +1,14 @@
 """What can only be seen on a GPU: `make test-gpu`."""
 
+import json
+
 import pytest
 import torch
 
 from concisecli import artifacts, policy
 from concisecli.building import arithmetic_chains
-from concisecli.config import ChainsSource, HfConfig, TrainConfig
+from concisecli.config import ChainsSource, HfConfig, TrainConfig, VllmConfig
+from concisecli.logprobs import sequence_logprobs
 from concisecli.records import StageRun
 from concisecli.rollout import Sampling, make_engine
 from concisecli.stages import train
@@ -44,3 +47,52 @@ def test_a_training_stage_runs_on_the_gpu(tiny_model, tmp_path, dtype):
     inputs = {"model": (tiny_model,), "problems": (tmp_path / "problems.parquet",)}
     result = train.run(StageRun("gpu", tmp_path, config, inputs))
     assert result.outputs["model"] == "model"
+
+
+@pytest.fixture
+def vllm_engine(tiny_model):
+    pytest.importorskip("vllm", reason="needs vLLM: make setup")
+    config = VllmConfig(dtype="float32", max_num_seqs=16, gpu_memory_utilization=0.2, enforce_eager=True)
+    engine = make_engine(config, tiny_model, longest=96)
+    yield engine
+    engine.close()
+
+
+def test_vllm_sleeps_wakes_and_holds_the_new_weights(tiny_model, vllm_engine):
+    prompt, module = [20, 30, 40, 50], policy.load_model(tiny_model).cuda()
+    torch.cuda.synchronize()
+    awake = torch.cuda.mem_get_info()[0]
+    vllm_engine.sleep()
+    asleep = torch.cuda.mem_get_info()[0]
+    assert asleep - awake > 2**30  # the cache of keys and values alone was a fifth of the card
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(1.02)
+    vllm_engine.wake("weights")
+    assert torch.cuda.mem_get_info()[0] > awake + 2**30  # the cache sleeps on while the weights come
+    vllm_engine.sync_weights(module.named_parameters())
+    vllm_engine.wake("kv_cache")
+    assert vllm_engine.probe(prompt) == pytest.approx(sequence_logprobs(module, prompt), abs=1e-3)
+    ((first,), (again,)) = (vllm_engine.generate([prompt], Sampling(max_response_tokens=20), [[7]]) for _ in range(2))
+    assert [c.token_ids for c in first] == [c.token_ids for c in again]
+
+
+def test_training_with_vllm_on_the_same_card_keeps_the_ratio_at_one(tiny_model, tmp_path):
+    pytest.importorskip("vllm", reason="needs vLLM: make setup")
+    problems = arithmetic_chains.problems(ChainsSource(count=8, operations=(2, 3), split="pool"), 0)
+    artifacts.write_problems(tmp_path / "problems.parquet", problems)
+    engine = {"type": "vllm", "dtype": "float32", "gpu_memory_utilization": 0.2, "enforce_eager": True}
+    config = TrainConfig.model_validate(
+        {
+            "steps": 3,
+            "batch_problems": 4,
+            "sampling": {"group_size": 4, "max_response_tokens": 120, "temperature": 0.6},
+            "reward": {"length": "relative"},
+            "prompt": {"template": "raw", "chat": False},
+            "engine": engine,
+        }
+    )
+    inputs = {"model": (tiny_model,), "problems": (tmp_path / "problems.parquet",)}
+    train.run(StageRun("gpu", tmp_path, config, inputs))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(row["mismatch_max"] < 1e-3 for row in rows)

@@ -64,6 +64,10 @@ class VllmConfig(Config):
     max_model_len: int | None = None  # longest sequence; None: what the stage's lengths need
     max_num_seqs: int = Field(256, ge=1)
     enforce_eager: bool = runtime(False)
+    placement: Literal["colocated", "split"] = runtime("colocated")  # split: a process of its own, on `devices`
+    devices: tuple[int, ...] = runtime(())  # split: tensor_parallel_size of them a rank; (): those in sight
+    start_timeout_s: float = runtime(1800.0, gt=0)  # split: until the engine has loaded the model
+    answer_timeout_s: float = runtime(3600.0, gt=0)  # split: of silence, after which the engine counts as lost
 
 
 EngineConfig = Annotated[HfConfig | VllmConfig, Field(discriminator="type")]

@@ -13,7 +13,6 @@ from concisecli.backends import (
     Backend,
     make_backend,
     make_reference,
-    sequence_logprobs,
     write_adapter,
     write_model,
 )
@@ -24,12 +23,12 @@ from concisecli.monitor import Monitor, Stopwatch, note
 from concisecli.ordering import EpochOrder
 from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun
 from concisecli.refilling import Yield, most_problems
-from concisecli.rollout import RolloutEngine, check_probe, make_engine
+from concisecli.rollout import EngineLost, RolloutEngine, make_engine
+from concisecli.syncing import sync
 from concisecli.trainer import NonFiniteError, Trainer
 from concisecli.watch import Watch, sentence
 
 FRESH = {"step": 0, "cursor": 0, "yield": [0.0, 0.0], "offsets": {}, "best": None}  # the state before the first step
-PROBE_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}  # nats between engine and trainer right after a weight sync
 
 
 @dataclass
@@ -51,6 +50,7 @@ class Training:
     watch: Watch
     clock: Stopwatch
     start: int
+    lost: EngineLost | None = None  # an engine that ended in the step at hand
 
 
 def run(stage: StageRun) -> StageResult:
@@ -65,14 +65,16 @@ def run(stage: StageRun) -> StageResult:
         asked_to_stop = stack.enter_context(checkpoints.stop_signal())
         training = _open(stage, stack)
         _evaluate_untrained(training)
+        metrics: dict[str, float] = {}
         for step in range(training.start, training.config.steps):
-            collected = training.collector.collect(step)
+            collected = _collect(training, step)
             metrics = groups.metrics(collected.everyone, collected.chosen) | _update(training, collected, step)
             training.watch.trained(metrics)
             metrics |= _evaluate(training, step + 1)
             alarm = _watch(training, metrics, step)
             _log(training, collected, metrics, step)
             _keep_weights(training, step + 1)
+            _leave_if_lost(training, step + 1)
             stop = collectives.any_rank(asked_to_stop())
             if _due(training, step, stop or alarm is not None):
                 _save(training, step + 1)
@@ -96,22 +98,38 @@ def _update(training: Training, collected: Collected, step: int) -> dict[str, fl
             artifacts.write_jsonl(dump, ({"prompt_ids": r.prompt_ids, "response_ids": r.response_ids} for r in rows))
             raise NonFiniteError(f"{error}; its rows are in {dump}; lower lr, or look at them") from error
     with training.clock.timed("sync"):
-        training.engine.wake("weights")
-        training.engine.sync_weights(training.backend.named_weights())
-        training.engine.wake("kv_cache")
-        _probe(training)
+        probe = prompts.prompt_ids(training.tokenizer, training.problems[0].prompt, training.config.prompt)
+        training.lost = sync(
+            training.engine,
+            training.backend,
+            None if shares_module(training.config) else probe,
+            dtype=training.config.backend.dtype,
+        )
     if "loss" in metrics:  # its value says nothing about progress: near 0 on the first pass whatever is learned
         metrics["surrogate"] = metrics.pop("loss")
     return metrics
 
 
-def _probe(training: Training) -> None:
-    """The engine must hold the weights that were just trained: some engines have kept stale ones without a word."""
-    if shares_module(training.config):
-        return
-    ids = prompts.prompt_ids(training.tokenizer, training.problems[0].prompt, training.config.prompt)
-    expected = sequence_logprobs(training.backend, ids)
-    check_probe(training.engine, ids, expected, tolerance=PROBE_TOLERANCE[training.config.backend.dtype])
+def _collect(training: Training, step: int) -> Collected:
+    """The groups of `step`. Where their engine is lost, the training as it stands is saved first."""
+    before = training.collector.state()
+    try:
+        return training.collector.collect(step)
+    except EngineLost as lost:
+        raise _saved(training, step, lost, before) from lost
+
+
+def _leave_if_lost(training: Training, done: int) -> None:
+    if training.lost and done < training.config.steps:  # after the last step nobody needs it
+        raise _saved(training, done, training.lost, training.collector.state()) from training.lost
+
+
+def _saved(training: Training, done: int, lost: EngineLost, collector: dict[str, Any]) -> EngineLost:
+    """`lost`, saying what a rerun goes on from: the state after `done` updates, which is saved here."""
+    if done == 0:
+        return EngineLost(f"{lost}; nothing was trained yet")
+    _save(training, done, collector)
+    return EngineLost(f"{lost} and has saved its state after {done} steps; run the same command again to go on")
 
 
 def shares_module(config: TrainConfig) -> bool:
@@ -137,6 +155,8 @@ def _evaluate(training: Training, done: int) -> dict[str, float]:
     evaluation = training.held_out
     if evaluation is None or not evaluation.due(done):
         return {}
+    if training.lost:  # a step is logged whole or not at all
+        raise EngineLost(f"{training.lost}; run the same command again to go on from the last checkpoint")
     with training.clock.timed("evaluate"):
         found = evaluation.evaluate(
             training.engine, training.grader, training.tokenizer, think_open=training.think_open, done=done
@@ -314,7 +334,7 @@ def _due(training: Training, step: int, stop: bool) -> bool:
     return stop or ((step + 1) % training.config.save_every == 0 and step + 1 < training.config.steps)
 
 
-def _save(training: Training, step: int) -> None:
+def _save(training: Training, step: int, collector: dict[str, Any] | None = None) -> None:
     with training.clock.timed("save"):
         checkpoints.save(
             training.stage.folder / "checkpoints",
@@ -322,7 +342,7 @@ def _save(training: Training, step: int) -> None:
             training.backend,
             {
                 "step": step,
-                **training.collector.state(),
+                **(collector or training.collector.state()),
                 "offsets": training.monitor.offsets(),
                 "best": training.held_out.best if training.held_out else None,
             },
