@@ -68,7 +68,7 @@ def grade(
 
     One JSON line a row on stdout, with outcome, correct, extracted and rule added; the summary goes to stderr.
     """
-    from concisecli.records import UsageError
+    from concisecli.records import ConciseError, UsageError
     from concisecli.stages import grade as grading
     from concisecli.standalone import grader_config
 
@@ -85,6 +85,8 @@ def grade(
         return
     emit = None if as_json or out else print
     summary = grading.run_grade(file, config=config, out=out, emit=emit, **fields)
+    if not summary["rows"]:
+        raise ConciseError(f"{file} has no rows to grade")
     if as_json:
         print(json.dumps(summary, ensure_ascii=False))
     else:
@@ -209,6 +211,7 @@ def show(
     With --tokens, --set changes the prompt: --set chat=false.
     """
     from concisecli.building import showing
+    from concisecli.records import ConciseError
 
     if dropped:
         rows = showing.dropped(artifact, reason, limit=count)
@@ -216,6 +219,8 @@ def show(
             print("  ".join(f"{name} {number}" for name, number in showing.dropped_counts(artifact).items()))
     else:
         rows = showing.rows(artifact, limit=count, skip=start, containing=containing)
+        if not rows:
+            raise ConciseError(f"{artifact} has no rows{f' that hold {containing!r}' if containing else ''}")
     if tokens is not None:
         rows = as_tokens(rows, tokens, sets or ())
     if as_json:
