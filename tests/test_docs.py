@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from concisecli import config
 from concisecli.checks import check_pipeline
 from concisecli.cli import app
-from concisecli.config import KINDS
+from concisecli.config import KINDS, Config
 from concisecli.loading import load_pipeline_with_origins, pipeline_of
 from concisecli.marked import parse
+from concisecli.upkeep.schema import comments
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "ARCHITECTURE.md", ROOT / "README.md"]
@@ -47,6 +49,16 @@ def test_the_reference_is_what_the_code_says() -> None:
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_setting_has_a_meaning() -> None:
+    classes = [
+        one for one in map(vars(config).get, config.__all__) if isinstance(one, type) and issubclass(one, Config)
+    ]
+    assert len(classes) > 30
+    assert [
+        f"{cls.__name__}.{name}" for cls in classes for name in cls.model_fields if not comments(cls).get(name)
+    ] == []
 
 
 @pytest.mark.parametrize(("page", "command"), commands())

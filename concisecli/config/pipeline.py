@@ -28,7 +28,7 @@ SHARED = ("seed", "prompt", "grader", "engine", "backend", "processes", "tracker
 class NewModel(Config):
     """A model input that is made, not loaded: `{new: {...}}`."""
 
-    new: NewModelConfig
+    new: NewModelConfig  # its shape
 
 
 Reference = str | NewModel  # "stage.output" | "hf:org/name@revision" | a path | {new: {...}}
@@ -37,20 +37,21 @@ Reference = str | NewModel  # "stage.output" | "hf:org/name@revision" | a path |
 class StageSpec(Config):
     """One node of the graph. `inputs` gives each role one reference or a list of them."""
 
-    name: str
-    uses: str
+    name: str  # unique in the graph
+    uses: str  # a kind of stage
     config: Any  # an instance of KINDS[uses]
+    # Role -> reference or references
     inputs: dict[str, Reference | tuple[Reference, ...]] = Field(default_factory=dict)
 
 
 class Pipeline(Config):
     """A whole curriculum: stages by name, in the order written; `path` is the file it came from."""
 
-    run: str
-    path: Path
-    seed: int = 0
+    run: str  # artifacts go to runs/<run>/
+    path: Path  # the file
+    seed: int = 0  # of every stage that says none
     threads: int = 0  # 0: OMP_NUM_THREADS, else every core
-    stages: dict[str, StageSpec]
+    stages: dict[str, StageSpec]  # name -> uses, inputs, config
 
     @model_validator(mode="after")
     def _names_are_folders(self) -> Pipeline:

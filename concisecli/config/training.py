@@ -13,14 +13,14 @@ from concisecli.config.rollouts import PromptConfig
 
 
 class TorchConfig(Config):
-    type: Literal["torch"] = "torch"
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    type: Literal["torch"] = "torch"  # plain torch: whole weights and optimiser on every rank
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and activations
 
 
 class DeepSpeedConfig(Config):
-    type: Literal["deepspeed"] = "deepspeed"
-    zero_stage: Literal[0, 1, 2, 3] = 2
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    type: Literal["deepspeed"] = "deepspeed"  # ZeRO over ranks, with offload
+    zero_stage: Literal[0, 1, 2, 3] = 2  # what is shared out: 1 optimiser, 2 and gradients, 3 and weights
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of weights and activations; master weights stay float32
     offload_optimiser: Literal["cpu", "nvme"] | None = None  # where its state lives and steps; needs ZeRO 1-3, nvme 3
     offload_params: Literal["cpu", "nvme"] | None = None  # where shards wait for their turn; needs ZeRO 3
     nvme_path: Path | None = None  # the folder on a fast disk that nvme means
@@ -96,12 +96,12 @@ BackendConfig = Annotated[TorchConfig | DeepSpeedConfig, Field(discriminator="ty
 class NewModelConfig(Config):
     """A model made from nothing: a byte tokenizer with whole `words` added, and a small Qwen2."""
 
-    words: tuple[str, ...] = ()
-    hidden_size: int = 64
-    layers: int = 3
-    heads: int = 2
-    intermediate_size: int = 192
-    max_positions: int = 512
+    words: tuple[str, ...] = ()  # tokens of their own beside the 256 bytes
+    hidden_size: int = 64  # width
+    layers: int = 3  # decoder layers
+    heads: int = 2  # attention heads
+    intermediate_size: int = 192  # width of the feed-forward part
+    max_positions: int = 512  # longest sequence, tokens
     initializer_range: float = 0.08  # transformers' 0.02 doubles the training a model this small needs
     seed: int | None = None  # None: the pipeline's seed
 
@@ -109,8 +109,8 @@ class NewModelConfig(Config):
 class AdapterConfig(Config):
     """LoRA (arXiv 2106.09685): W + alpha / rank * B A, where A and B train and W stays as it is."""
 
-    rank: int = Field(16, ge=1)
-    alpha: float = Field(32.0, gt=0)
+    rank: int = Field(16, ge=1)  # r of the two factors; 16 to 64 is usual for RL
+    alpha: float = Field(32.0, gt=0)  # the update is scaled by alpha / rank
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"  # names of modules, all but the head
     dropout: Literal[0] = 0  # the policy that trains is the one that sampled
 
@@ -118,19 +118,20 @@ class AdapterConfig(Config):
 class OptimiserConfig(StageConfig):
     """AdamW and its schedule, counted in optimiser steps. Shared by `sft` and `train`."""
 
-    lr: float = Field(1e-6, gt=0)
-    adam_betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = Field(0.0, ge=0)
-    warmup_steps: int = Field(0, ge=0)
-    schedule: Literal["constant", "cosine"] = "constant"
+    lr: float = Field(1e-6, gt=0)  # learning rate at its highest; AdamW (arXiv 1711.05101)
+    adam_betas: tuple[float, float] = (0.9, 0.999)  # decay of the first and second moment
+    weight_decay: float = Field(0.0, ge=0)  # decoupled
+    warmup_steps: int = Field(0, ge=0)  # optimiser steps of linear rise
+    schedule: Literal["constant", "cosine"] = "constant"  # after the warm-up
     lr_floor: float = Field(0.0, ge=0, le=1)  # cosine ends at this share of lr
-    clip_norm: float = Field(1.0, gt=0)
+    clip_norm: float = Field(1.0, gt=0)  # largest norm of the gradient over all weights
+    # Padded tokens of one forward pass: memory against speed; the gradient stays, but with loss.reduce: micro-token
     micro_batch_tokens: int = Field(16384, ge=1)
     packing: Literal["auto", "on", "off"] = runtime("auto")  # rows end to end, unpadded; auto: with flash attention
     gradient_checkpointing: bool = runtime(False)  # a third more time for activations of one layer instead of all
     adapter: AdapterConfig | None = None  # train low-rank updates in the place of all weights
-    save_every: int = runtime(50, ge=1)
-    trackers: Trackers = runtime(())
+    save_every: int = runtime(50, ge=1)  # steps between two checkpoints to resume from
+    trackers: Trackers = runtime(())  # where metrics are shown besides metrics.jsonl
     processes: Processes = runtime(1)  # ranks; auto: one a GPU, 1 on a CPU
-    backend: BackendConfig = TorchConfig()
-    prompt: PromptConfig = PromptConfig()
+    backend: BackendConfig = TorchConfig()  # where the training state lives
+    prompt: PromptConfig = PromptConfig()  # how a problem is put to the model

@@ -147,16 +147,24 @@ def _loosened(schema: Any) -> Any:
 
 @functools.cache
 def comments(cls: type[BaseModel]) -> Mapping[str, str]:
-    """The comment at the end of each field's line, inherited fields included."""
+    """The comment at the end of each field's line, else the one right above it; inherited fields included."""
     found: dict[str, str] = {}
     for base in reversed([c for c in cls.__mro__ if c.__module__.startswith("concisecli.")]):
         source = inspect.getsource(base)
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-        said = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+        said = {token.start[0]: token for token in tokens if token.type == tokenize.COMMENT}
         body = ast.parse(source).body[0]
         assert isinstance(body, ast.ClassDef)
         for node in body.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-                found[node.target.id] = " ".join(said[line] for line in lines if line in said)
+                beside = [said[n] for n in range(node.lineno, (node.end_lineno or node.lineno) + 1) if n in said]
+                found[node.target.id] = " ".join(c.string.lstrip("# ") for c in beside or _above(node.lineno, said))
     return found
+
+
+def _above(line: int, said: Mapping[int, tokenize.TokenInfo]) -> list[tokenize.TokenInfo]:
+    """The block of comments that ends right above a line; what stands at the end of a line of code is not of it."""
+    block: list[tokenize.TokenInfo] = []
+    while (above := said.get(line - 1 - len(block))) and above.line.lstrip().startswith("#"):
+        block.insert(0, above)
+    return block
