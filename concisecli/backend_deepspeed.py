@@ -236,6 +236,7 @@ def _universal(folder: Path, world: int) -> Iterator[None]:
         if collectives.rank() == 0:
             shutil.rmtree(folder / UNIVERSAL, ignore_errors=True)
             (folder / "latest_universal").unlink(missing_ok=True)
+        collectives.barrier()
 
 
 def _started() -> Any:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from concisecli import collectives, policy
 from concisecli.backends import Backend, make_backend, make_reference
-from concisecli.config import DeepSpeedConfig, LossConfig, TorchConfig, TrainConfig
+from concisecli.config import AdapterConfig, DeepSpeedConfig, LossConfig, TorchConfig, TrainConfig
+from concisecli.records import ConciseError
 from concisecli.trainer import NonFiniteError, Trainer
-from tests.test_trainer import apart, free_port, overflow, rollouts, train_config
+from tests.test_trainer import a_free_port, apart, free_port, overflow, rollouts, train_config
 
 __all__ = ["free_port"]  # a fixture
 
@@ -125,6 +126,8 @@ def zero(stage: int, **fields: Any) -> DeepSpeedConfig:
     return DeepSpeedConfig(zero_stage=stage, **fields)  # type: ignore[arg-type]
 
 
+LORA = AdapterConfig(rank=4, alpha=8)
+
 # name -> how it differs from plain torch with the same settings
 WAYS: dict[str, dict[str, Any]] = {
     "0": {"backend": zero(0)},
@@ -137,6 +140,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "2, recomputing": {"backend": zero(2), "gradient_checkpointing": True},
     "3, recomputing": {"backend": zero(3), "gradient_checkpointing": True},
     "3, with a reference": {"backend": zero(3), "kl_coef": 0.1},
+    "2, an adapter": {"backend": zero(2), "kl_coef": 0.1, "adapter": LORA},
+    "3, an adapter": {"backend": zero(3), "kl_coef": 0.1, "adapter": LORA},
 }
 
 
@@ -145,7 +150,7 @@ def _compare(model: Path, out: Path, names: Sequence[str], resumed: bool) -> Non
     found = {}
     for name in names:
         way = WAYS[name]
-        plain = start(model, TorchConfig(), **{"kl_coef": way.get("kl_coef", 0.0)})
+        plain = start(model, **(way | {"backend": TorchConfig(), "gradient_checkpointing": False}))
         expected, expected_weights = steps(plain, range(3)), weights(plain.backend)
         trainer = start(model, **way)
         metrics = steps(trainer, range(1))
@@ -205,3 +210,59 @@ def test_every_way_to_use_deepspeed_trains_as_torch_does_and_resumes_bit_by_bit(
     found = json.loads((tmp_path / "found.json").read_text())
     assert found.keys() == WAYS.keys()
     _check(found)
+
+
+RESHAPED = {"0": zero(0), "1": zero(1), "2": zero(2), "3": zero(3), "2, bf16": zero(2, dtype="bfloat16")}
+
+
+def _two_steps_then_save(model: Path, out: Path) -> None:
+    for name, backend in RESHAPED.items():
+        trainer = start(model, backend)
+        steps(trainer, range(2))
+        trainer.backend.save(out / name, {"step": 2, "world": collectives.world()})
+
+
+def _load_and_two_more(model: Path, out: Path) -> None:
+    found = {}
+    for name, backend in RESHAPED.items():
+        trainer = start(model, backend)
+        assert trainer.backend.load(out / name)["step"] == 2
+        more = steps(trainer, range(2, 4))
+        straight = start(model, backend)
+        expected = steps(straight, range(4))
+        found[name] = {
+            "weights": apart(weights(trainer.backend), weights(straight.backend)),
+            "loss": max(abs(a["loss"] - b["loss"]) for a, b in zip(more, expected[2:], strict=True)),
+            "grad_norm": max(abs(a["grad_norm"] - b["grad_norm"]) for a, b in zip(more, expected[2:], strict=True)),
+        }
+        assert not [*(out / name).glob("*universal*")]  # what was made to load it is gone
+    if collectives.rank() == 0:
+        (out / "found.json").write_text(json.dumps(found))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("saved_by", "loaded_by"), [(2, 1), (1, 2)])
+def test_a_checkpoint_is_taken_up_by_another_number_of_processes(
+    tiny_model: Path, tmp_path: Path, saved_by: int, loaded_by: int
+) -> None:
+    """As good as bit by bit: ranks add gradients in another order, and Adam divides the smallest by their size."""
+    in_processes(_two_steps_then_save, saved_by, a_free_port(), tiny_model, tmp_path)
+    in_processes(_load_and_two_more, loaded_by, a_free_port(), tiny_model, tmp_path)
+    for name, gap in json.loads((tmp_path / "found.json").read_text()).items():
+        tolerance = 1e-2 if "bf16" in name else 1e-5
+        assert max(gap.values()) < tolerance, name
+
+
+def _load_broken(model: Path, out: Path) -> None:
+    trainer = start(model, zero(2))
+    with pytest.raises(
+        ConciseError, match=r"made by 2 processes and cannot be converted for 1 .* go on with 2 processes"
+    ):
+        trainer.backend.load(out)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_cannot_be_converted_says_who_made_it(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "state.json").write_text('{"world": 2}')
+    in_processes(_load_broken, 1, 0, tiny_model, tmp_path)

@@ -96,3 +96,22 @@ def test_training_with_vllm_on_the_same_card_keeps_the_ratio_at_one(tiny_model, 
     train.run(StageRun("gpu", tmp_path, config, inputs))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert all(row["mismatch_max"] < 1e-3 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "backend", [{"zero_stage": 2, "offload_optimiser": "cpu"}, {"zero_stage": 3, "offload_params": "cpu"}]
+)
+def test_zero_in_bfloat16_with_offload_and_recomputation_trains_near_torch(tiny_model, backend):
+    from concisecli.backends import make_backend
+    from concisecli.config import LossConfig
+    from concisecli.trainer import Trainer
+    from tests.test_trainer import rollouts, train_config
+
+    def norms(**fields):
+        config = train_config(**fields)
+        trainer = Trainer(make_backend(config.backend, tiny_model, config), config, 0, loss=LossConfig())
+        return [trainer.update(rollouts(seed=step), step)["grad_norm"] for step in range(3)]
+
+    plain = norms(backend={"type": "torch", "dtype": "bfloat16"})
+    found = norms(backend={"type": "deepspeed", "dtype": "bfloat16", **backend}, gradient_checkpointing=True)
+    assert found == pytest.approx(plain, rel=0.1)

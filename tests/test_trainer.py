@@ -397,6 +397,10 @@ def test_two_ranks_give_the_gradient_of_one(tiny_model: Path, tmp_path: Path, fr
 
 @pytest.fixture
 def free_port() -> int:
+    return a_free_port()
+
+
+def a_free_port() -> int:
     import socket
 
     with socket.socket() as free:
