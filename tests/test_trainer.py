@@ -116,7 +116,8 @@ def overflow(module: Any) -> Iterator[None]:
     """Gradients overflow in the backward pass, behind a loss that is finite."""
 
     def forward_hook(layer: Any, inputs: Any, output: Tensor) -> None:
-        output.register_hook(lambda grad: grad * math.inf)
+        if output.requires_grad:  # it does not in the pass of a reference
+            output.register_hook(lambda grad: grad * math.inf)
 
     handle = module.model.layers[1].mlp.register_forward_hook(forward_hook)
     yield
