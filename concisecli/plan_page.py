@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.text import Text
 
 Document = Mapping[str, Any]
 GIB = 2**30
+INDENT, LONGEST = 2, 32  # columns
 PIPED_WIDTH = 120  # columns where there is no terminal to ask
 
 
@@ -28,20 +30,20 @@ def show(plan: Document) -> None:
 
 
 def write(plan: Document, console: Console) -> None:
-    for title, parts in sections(plan):
+    for title, parts in sections(plan, console.width):
         console.print(Text(f"\n{title}", style="bold"))
         for part in parts:
             console.print(Padding(part, (0, 0, 0, 2)))
 
 
-def sections(plan: Document) -> Iterator[tuple[str, list[RenderableType]]]:
+def sections(plan: Document, width: int) -> Iterator[tuple[str, list[RenderableType]]]:
     hardware = plan["hardware"]
     where = f" on {hardware['count']} x {hardware['name']}" if hardware else ""
     yield f"{plan['pipeline']}: run {plan['run']}{where}", models(plan["models"])
     yield "checks", checks(plan["checks"])
     if any(stage["action"] for stage in plan["stages"]):
         yield "what would run", [actions(plan["stages"])]
-    yield "settings", list(settings(plan))
+    yield "settings", list(settings(plan, width - INDENT))
     yield "objective", list(objectives(plan["stages"]))
     yield "work", [work(plan["stages"])]
     yield "memory of one device, GiB", list(memory(plan))
@@ -86,7 +88,7 @@ def actions(stages: Sequence[Document]) -> Table:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def settings(plan: Document) -> Iterator[RenderableType]:
+def settings(plan: Document, width: int) -> Iterator[RenderableType]:
     """Stages with the same settings from the same places are shown once."""
     by_stage: dict[str, list[Document]] = {}
     stages = {stage["name"]: stage["uses"] for stage in plan["stages"]}
@@ -99,28 +101,35 @@ def settings(plan: Document) -> Iterator[RenderableType]:
         alike = [[f["name"], f["value"], f["origin"]] for f in own if not f["name"].startswith("inputs.")]
         same = json.dumps([stages[name], alike])
         groups.setdefault(same, []).append(name)
-    yield from setting_table("the pipeline", by_stage.get("", []))
+    yield from setting_block("the pipeline", by_stage.get("", []), width)
     for names in groups.values():
         own = by_stage.get(names[0], [])
         if len(names) > 1:
             own = [f for f in own if not f["name"].startswith("inputs.")]
         title = f"{', '.join(names)} ({stages[names[0]]})"
-        yield from setting_table(title, own, listed=stages[names[0]] != "data")
+        yield from setting_block(title, own, width, listed=stages[names[0]] != "data")
 
 
-def setting_table(title: str, found: Sequence[Document], listed: bool = True) -> Iterator[RenderableType]:
+def setting_block(title: str, found: Sequence[Document], width: int, listed: bool = True) -> Iterator[RenderableType]:
     """`listed`: the defaults are named, which of a recipe's many filters would hide what is said."""
     yield Text(title, style="bold cyan")
-    said = [f for f in found if f["origin"] != "default"]
-    table = plain_table("setting", "value", "from", "what its line says")
-    for f in said:
-        row(table, f["name"], written(f["value"]), f["origin"], f["comment"])
+    said = [(f["name"], written(f["value"]), f["origin"], f["comment"]) for f in found if f["origin"] != "default"]
     if said:
-        yield Padding(table, (0, 0, 0, 2))
+        yield Text("\n".join(aligned(said, width)), no_wrap=True, overflow="ignore")
     defaults = [f"{f['name']} {written(f['value'])}" for f in found if f["origin"] == "default"]
     if defaults:
         text = "defaults: " + " · ".join(defaults) if listed else f"and {len(defaults)} defaults (--json has them)"
-        yield Padding(Text(text, style="dim"), (0, 0, 1, 2))
+        yield Text(textwrap.fill(text, width, initial_indent="  ", subsequent_indent="  ") + "\n", style="dim")
+
+
+def aligned(rows: Sequence[tuple[str, str, str, str]], width: int) -> Iterator[str]:
+    """Setting, value, place, comment; what is too long goes on below, under the value. A thousand rows of a rich table
+    would take as long as all else together."""
+    names, values, places = (min(max(len(row[i]) for row in rows), LONGEST) for i in range(3))
+    for name, value, place, comment in rows:
+        line = f"  {name:<{names}}  {value:<{values}}  {place:<{places}}  {comment}".rstrip()
+        hanging = " " * (names + 4)
+        yield textwrap.fill(line, width, subsequent_indent=hanging, break_on_hyphens=False, break_long_words=False)
 
 
 def written(value: Any) -> str:

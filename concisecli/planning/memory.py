@@ -6,13 +6,13 @@ N parameters, W devices. Checked against measured peaks in tests/test_plan.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from concisecli.config import OptimiserConfig, TrainConfig, VllmConfig
 from concisecli.planning.shapes import ModelShape
 
 GIB = 2**30
-CHUNK_LOGITS = 2**25  # logits held at once, `policy.CHUNK_ELEMENTS`
+CHUNK_LOGITS = {"card": 2**27, "cpu": 2**24}  # logits held at once, as in `logprobs`
 LOGIT_COPIES = 4  # logits, scaled, exponentials and their gradient
 BUCKET = 500_000_000  # numbers in DeepSpeed's buffer for reducing gradients, its default
 LIVE = 1_000_000_000  # parameters that ZeRO-3 keeps gathered at once, its default
@@ -43,7 +43,9 @@ class TrainingMemory:
         return self.state + self.gradients + self.activations + self.logits + self.buffers
 
 
-def training_memory(shape: ModelShape, config: OptimiserConfig, devices: int) -> TrainingMemory:
+def training_memory(
+    shape: ModelShape, config: OptimiserConfig, devices: int, *, on: Literal["card", "cpu"] = "card"
+) -> TrainingMemory:
     """The peak of one optimiser step, in the backward pass of its last micro-batch."""
     backend = config.backend
     half = backend.dtype == "bfloat16"
@@ -67,7 +69,7 @@ def training_memory(shape: ModelShape, config: OptimiserConfig, devices: int) ->
         optimiser=0.0 if "optimiser" in offloaded else optimiser,
         reference=reference,
         activations=activation_bytes(shape, config) + (2 * n if mixed else 0.0),
-        logits=logit_bytes(shape, config),
+        logits=logit_bytes(shape, config, CHUNK_LOGITS[on]),
         buffers=buffer_bytes(shape, trained, zero, width, devices),
         host=host,
     )
@@ -135,8 +137,8 @@ def longest_row(config: Any) -> int:
     return int(getattr(config, "max_tokens", 0) or 0)
 
 
-def logit_bytes(shape: ModelShape, config: OptimiserConfig) -> float:
-    return 4.0 * LOGIT_COPIES * min(CHUNK_LOGITS, longest_micro_batch(config) * shape.vocab)
+def logit_bytes(shape: ModelShape, config: OptimiserConfig, chunk: int) -> float:
+    return 4.0 * LOGIT_COPIES * min(chunk, longest_micro_batch(config) * shape.vocab)
 
 
 def buffer_bytes(shape: ModelShape, trained: float, zero: int, width: int, devices: int) -> float:
