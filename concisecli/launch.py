@@ -34,6 +34,20 @@ SHUTDOWN_SECONDS = 30  # for the others to end after one has failed, before torc
 AGAIN = "run the same command again to go on"
 
 
+@contextlib.contextmanager
+def stdout_on_stderr() -> Iterator[None]:
+    """stdout carries the command's result. Libraries that a stage loads print there, from C++ too."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def carry_out(run: StageRun, kind: str, threads: int, processes: int) -> StageResult:
     """Do the stage: in this process, or on as many ranks as `processes_of` says."""
     from concisecli.company import current

@@ -19,7 +19,7 @@ from concisecli.chosen_stages import EVERYTHING, Selection, select
 from concisecli.config import NewModel, Pipeline, StageSpec
 from concisecli.decisions import FIRST, Decision, Outcome, beginning
 from concisecli.explain import difference, flat
-from concisecli.launch import carry_out, processes_of, threads_of_each
+from concisecli.launch import carry_out, processes_of, stdout_on_stderr, threads_of_each
 from concisecli.marked import DEFAULT
 from concisecli.named_inputs import named_commits, named_files, pin_sets, pinned_sets
 from concisecli.records import ConciseError, Preempted, StageResult, StageRun, UsageError
@@ -112,7 +112,8 @@ class Runner:
             if name not in self.chosen:
                 self.look(spec)
                 continue
-            outcome = self.foreseen(spec, name in force) if self.dry_run else self.visit(spec, force=name in force)
+            with stdout_on_stderr():
+                outcome = self.foreseen(spec, name in force) if self.dry_run else self.visit(spec, force=name in force)
             tell(outcome)
             yield outcome
 

@@ -82,28 +82,13 @@ def perform(run: StageRun, entry: str, threads: int) -> StageResult:
     set_threads(threads)
     module, _, function = entry.partition(":")
     try:
-        with stdout_on_stderr():
-            result: StageResult = getattr(importlib.import_module(module), function)(run)
+        result: StageResult = getattr(importlib.import_module(module), function)(run)
     except ConciseError as error:
         error.args = (f"stage '{run.name}': {error}",)
         raise
     except OSError as error:
         raise unwritable(run.folder, error) from error
     return result
-
-
-@contextlib.contextmanager
-def stdout_on_stderr() -> Iterator[None]:
-    """stdout carries the command's result. Libraries that a stage loads print there, from C++ too."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 def set_threads(threads: int) -> None:
