@@ -52,7 +52,7 @@ check: .venv/.ready
 bench: .venv/.ready .venv-trl/.ready
 	$(PY) -m tests.bench
 
-test-gpu: .venv/.ready
+test-gpu: .venv/.ready  # tests/gpu_day.sh does the rest of a day with a GPU
 	$(PY) -m pytest -m gpu
 
 clean:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from concisecli import adapters, collectives, policy
+from concisecli import adapters, collectives, kernels, policy
 from concisecli.backends import Dtype, Scores, adamw, read_state, score, write_state
 from concisecli.batching import TrainBatch
 from concisecli.config import DeepSpeedConfig, OptimiserConfig
@@ -148,6 +148,8 @@ class ShardedReference:
         self._settings = {"with_entropy": False, "packed": packed}
         deepspeed = _started()
         module = load_model(config, model).eval().requires_grad_(False)
+        if packed:
+            kernels.use_flash_attention(module, config.dtype)
         if not _is_sharded(module):
             module.to(collectives.device())
         settings = _json(config.model_copy(update={"offload_optimiser": None}), clip_norm=0.0)

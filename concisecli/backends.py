@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from concisecli import adapters, collectives, policy
+from concisecli import adapters, collectives, kernels, policy
 from concisecli.batching import Row, TrainBatch, collate
 from concisecli.config import DeepSpeedConfig, OptimiserConfig, TorchConfig
 from concisecli.logprobs import Slopes, token_logprobs
@@ -108,6 +108,7 @@ def make_reference(config: OptimiserConfig, model: Path, backend: Backend) -> Re
 
         return ShardedReference(config.backend, model, packed=backend.packed)
     module = policy.load_model(model, config.backend.dtype)
+    kernels.use(module, config)
     return FrozenModel(module, config.backend.dtype, backend.device, packed=backend.packed)
 
 
@@ -198,6 +199,7 @@ def _recomputing(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _prepared(module: Any, config: OptimiserConfig) -> torch.nn.Module:
+    kernels.use(module, config)
     if config.adapter:
         adapters.attach(module, config.adapter, seed=config.seed)
     if config.gradient_checkpointing:

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
+from concisecli import kernels
 from concisecli.config import HfConfig
 from concisecli.endings import StopStrings, texts
 from concisecli.logprobs import evaluating, output_head, sequence_logprobs
@@ -106,6 +107,8 @@ class HfEngine:
     def _arithmetic(self) -> Any:
         """A shared module may keep float32 weights and still compute in bfloat16, as its trainer does."""
         lower = self.config.dtype == "bfloat16" and self.module.dtype == torch.float32
+        if not lower and self.module.dtype == torch.float32:
+            return kernels.float32_attention(self.module)
         return torch.autocast(self.module.device.type, torch.bfloat16, enabled=lower)
 
     def _requests(

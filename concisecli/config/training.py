@@ -128,6 +128,7 @@ class OptimiserConfig(StageConfig):
     # Padded tokens of one forward pass: memory against speed; the gradient stays, but with loss.reduce: micro-token
     micro_batch_tokens: int = Field(16384, ge=1)
     packing: Literal["auto", "on", "off"] = runtime("auto")  # rows end to end, unpadded; auto: with flash attention
+    liger: bool = runtime(False)  # Liger's kernels for rotation, norm and SwiGLU; on a GPU, with concise[liger]
     gradient_checkpointing: bool = runtime(False)  # a third more time for activations of one layer instead of all
     adapter: AdapterConfig | None = None  # train low-rank updates in the place of all weights
     save_every: int = runtime(50, ge=1)  # steps between two checkpoints to resume from
