@@ -55,8 +55,10 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         cpu = next((x.split(":", 1)[1].strip() for x in info.read_text().splitlines() if "model name" in x), cpu)
-    torch = importlib.import_module("torch").__version__
-    return f"{cpu}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, torch {torch}"
+    torch = importlib.import_module("torch")
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    cores = len(os.sched_getaffinity(0))
+    return f"{cpu}, {cores} cores, {gpu}, Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def page(results: dict[str, dict]) -> str:
