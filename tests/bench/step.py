@@ -4,7 +4,7 @@
 sampler's log-probs, one optimiser step. `fixed`: every rollout has 64 tokens. `mixed`: 0.35 of that on average, the
 same lengths for all, by making each rollout end at its own. A step of ours has its rollouts graded by the worker pool
 and, with vLLM, the new weights loaded and probed; TRL's has a reward of one line. TRL runs in `.venv-trl`, made by
-`make bench`; each runs in a process of its own, one after the other; medians of 7 steps, in seconds of
+`make bench`; each runs in a process of its own, one after the other; the fastest of 7 steps, in seconds of
 its CPU, so that a busy machine counts for less (of grading: of the clock).
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -93,7 +92,7 @@ def _in_a_process(name: str, model: Path, kind: str) -> dict[str, Any]:
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("@"))[1:])
-    return {"seconds": statistics.median(found[1:])} if name == "trl" else found
+    return {"seconds": min(found[1:])} if name == "trl" else found
 
 
 def problems() -> list[Problem]:
@@ -101,7 +100,7 @@ def problems() -> list[Problem]:
 
 
 def measure(name: str, model: str, kind: str) -> dict[str, Any]:
-    """Medians of a step's CPU-seconds and of its phases', after one to warm up, in this process."""
+    """CPU-seconds of the fastest step after the first, and of its phases, in this process."""
     torch.set_num_threads(1)
     config = _config()
     trainer = Trainer(make_backend(TorchConfig(), policy.load_model(model), config), config, 0, loss=LossConfig())
@@ -113,8 +112,8 @@ def measure(name: str, model: str, kind: str) -> dict[str, Any]:
             _step(trainer, engine, grader, config, step, phases)
             whole.append(sum(taken[-1] for taken in phases.values()))
     engine.close()
-    medians = {phase: statistics.median(taken[1:]) for phase, taken in phases.items()}
-    return {"seconds": statistics.median(whole[1:]), "phases": medians}
+    fastest = whole.index(min(whole[1:]))
+    return {"seconds": whole[fastest], "phases": {phase: taken[fastest] for phase, taken in phases.items()}}
 
 
 def _step(
