@@ -15,7 +15,7 @@ from concisecli.wording import percent, seconds
 
 
 def init(
-    method: Annotated[str, typer.Argument(help="tiny, conciser or lead.")],
+    method: Annotated[str, typer.Argument(help="A pipeline that ships: tiny, conciser, lead ...")],
     folder: Annotated[Path, typer.Option("--dir", help="Where to write.")] = Path("."),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
     as_json: JsonFlag = False,

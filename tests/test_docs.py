@@ -73,6 +73,31 @@ def test_every_command_of_the_documents_is_one_that_concise_takes(page: str, com
     taken.make_context(name, list(words), parent=context)
 
 
+@pytest.fixture(scope="module")
+def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tutorial's pipelines are at hand."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    for command in (command for page, command in commands() if page == "tutorial.md" and " init " in command):
+        words = shlex.split(command)[1:]
+        subprocess.run([sys.executable, "-m", "concisecli", *words], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [c for page, c in commands() if page == "tutorial.md" and re.match(r"concise (run|plan|doctor|data build)", c)],
+)
+def test_the_tutorial_can_be_followed_as_far_as_nothing_is_trained(tutorial: Path, command: str) -> None:
+    """On the machine at hand, without a network: trainings and builds as dry runs, which say what they would do."""
+    words = shlex.split(command)[1:]
+    if words[0] == "doctor":
+        words += ["--offline"]
+    elif words[0] != "plan" and "--dry-run" not in words:
+        words += ["--dry-run"]
+    done = subprocess.run([sys.executable, "-m", "concisecli", *words], cwd=tutorial, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("page", "words", "text"), blocks("yaml"))
 def test_every_yaml_block_of_the_documents_is_valid(page: str, words: str, text: str, tmp_path: Path) -> None:
     """A whole pipeline, a fragment of one (`yaml part`), or the settings of one kind of stage (`yaml train`)."""
@@ -89,6 +114,11 @@ def test_every_yaml_block_of_the_documents_is_valid(page: str, words: str, text:
         (tmp_path / shipped.name).write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
     pipeline, origins = load_pipeline_with_origins(path)
     assert [str(f) for f in check_pipeline(pipeline, origins) if f.level == "error"] == []
+
+
+def test_the_list_of_documents_is_whole() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"))) == pages
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)

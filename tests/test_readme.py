@@ -1,5 +1,6 @@
 """The README says what is: its numbers, its commands, its table of commands."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ from tests import readme_numbers
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-WORKS_WITHOUT = {"init"}  # commands without --dry-run
+WORKS_WITHOUT = {"init", "plan"}  # commands without --dry-run
 
 
 def commands() -> list[str]:
@@ -40,8 +41,11 @@ def workplace(tmp_path_factory):
 @pytest.mark.parametrize("command", commands())
 def test_every_command_of_the_readme_is_taken(workplace, command):
     words = shlex.split(command)[1:]
-    if words[0] in WORKS_WITHOUT:
+    words = [str(ROOT / word) if word.startswith("pipelines/") else word for word in words]
+    if words[0] == "init":
         words += ["--dir", str(workplace / "anew")]
+    elif words[0] in WORKS_WITHOUT:
+        pass
     elif "--dry-run" not in words:
         words += ["--dry-run"]
     done = subprocess.run([sys.executable, "-m", "concisecli", *words], cwd=workplace, capture_output=True, text=True)
@@ -57,6 +61,41 @@ def test_the_table_of_commands_names_every_command():
     known |= {g.name for g in app.registered_groups}
     told = set(re.findall(r"^\| `concise ([a-z]+)", README, re.MULTILINE))
     assert told == known
+
+
+def test_the_table_of_pipelines_names_every_pipeline():
+    told = re.search(r"\| `concise init` \| is \|\n(.*?)\n\n", README, re.DOTALL)
+    assert told
+    named = re.findall(r"^\| `([a-z0-9-]+)`", told[1], re.MULTILINE)
+    assert sorted(named) == sorted(path.stem for path in (ROOT / "pipelines").glob("*.yaml"))
+
+
+def test_the_excerpt_of_a_plan_is_what_plan_says():
+    """The same lines; numbers may have moved by a fifth since the excerpt was taken."""
+    told = re.search(r"<!-- plan:begin -->\n```text\n(.*?)```", README, re.DOTALL)
+    assert told
+    words = ["plan", "pipelines/conciser.yaml", "--gpu", "8xH20"]
+    done = subprocess.run([sys.executable, "-m", "concisecli", *words], cwd=ROOT, capture_output=True, text=True)
+    said = [(words_of(line), numbers_of(line)) for line in done.stdout.splitlines()]
+    for line in filter(None, told[1].splitlines()):
+        like = [numbers for words, numbers in said if words == words_of(line)]
+        assert any(numbers == pytest.approx(numbers_of(line), rel=0.2) for numbers in like), line
+
+
+def words_of(line):
+    return re.sub(r"\b\d[\d,.]*", "N", " ".join(line.split()))
+
+
+def numbers_of(line):
+    return [float(number.replace(",", "")) for number in re.findall(r"\b\d[\d,.]*", line)]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_completes_commands(shell):
+    env = os.environ | {"_CONCISE_COMPLETE": f"complete_{shell}", "COMP_WORDS": "concise li", "COMP_CWORD": "1"}
+    env |= {"_TYPER_COMPLETE_ARGS": "concise li", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = subprocess.run([sys.executable, "-m", "concisecli"], env=env, capture_output=True, text=True)
+    assert "lineage" in done.stdout
 
 
 def test_the_numbers_are_those_of_the_saved_completions():
