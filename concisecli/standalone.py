@@ -196,10 +196,14 @@ def write_method(method: str, folder: Path, *, force: bool) -> list[Path]:
         if found is None:
             raise ConciseError(f"{source} names the recipe {recipe}, which does not ship with concise")
         copies[folder / "data_recipes" / found.name] = found
-    there = [str(path) for path in copies if path.exists()]
+    as_shipped = {path for path, file in copies.items() if path.is_file() and path.read_bytes() == file.read_bytes()}
+    as_shipped.discard(folder / PIPELINE_FILE)  # somebody's own by its name
+    there = [str(path) for path in copies if path.exists() and path not in as_shipped]
     if there and not force:
         raise UsageError(f"{', '.join(there)} exists already; use another --dir, or --force to overwrite")
     for path, original in copies.items():
+        if path in as_shipped:
+            continue
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(original, path)

@@ -280,6 +280,17 @@ def test_init_overwrites_nothing_unless_told(concise: Concise) -> None:
     assert Path("concise.yaml").read_text() == packaged("pipelines", "tiny").read_text()
 
 
+def test_init_takes_recipes_that_are_there_as_they_ship(concise: Concise) -> None:
+    recipe = Path("new/data_recipes/tiny.yaml")
+    for _ in range(2):
+        assert concise("init", "tiny", "--dir", "new")[0] == 0
+        Path("new/concise.yaml").unlink()
+    recipe.write_text(recipe.read_text() + "# mine\n")
+    code, _, err = concise("init", "tiny", "--dir", "new")
+    assert code == 2
+    assert f"{recipe} exists already" in err
+
+
 def test_every_method_can_be_written(concise: Concise) -> None:
     for path in packaged("pipelines", "tiny").parent.glob("*.yaml"):
         assert concise("init", path.stem, "--dir", path.stem)[0] == 0, path
