@@ -63,6 +63,12 @@ def test_intervals_are_drawn() -> None:
     assert draw(LINES).svg.count("<path") > draw(bare).svg.count("<path")
 
 
+def test_events_are_drawn_with_their_names() -> None:
+    marked = draw(replace(LINES, events=((25.0, "collapse"),))).svg
+    assert ">collapse<" in marked
+    assert marked.count("<path") > draw(LINES).svg.count("<path")
+
+
 def test_many_series_make_a_taller_figure_and_stay_apart() -> None:
     def height(svg: str) -> float:
         return float(ElementTree.fromstring(svg).get("viewBox", "").split()[3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
 from dataclasses import replace
@@ -13,8 +15,8 @@ import pytest
 
 from concisecli import artifacts, wording
 from concisecli.config import EvalConfig, ReportConfig
-from concisecli.records import ConciseError, StageRun
-from concisecli.reports import attempts, before_after, cost, curves, lineage, over_seeds, scores
+from concisecli.records import ConciseError, StageRun, UsageError
+from concisecli.reports import attempts, before_after, cost, curves, lineage, markdown, over_seeds, page, scores
 from concisecli.reports.lineage import flat
 from concisecli.reports.reporting import Training
 from concisecli.stages import report
@@ -34,6 +36,20 @@ def tables_of(stage: StageRun) -> dict:
     return artifacts.read_json(stage.folder / "tables.json")
 
 
+def gathered(stage: StageRun) -> dict:
+    """The tables as they would be written, without any figure drawn."""
+    return json.loads(json.dumps(report.gather(stage)[0]))
+
+
+def of_runs(*runs: Path, every: bool = False) -> dict:
+    return gathered(report.in_runs(runs, runs[0].parent / "out", ReportConfig(), every=every))
+
+
+def page_of(tables: dict) -> str:
+    """The page with its figures left empty."""
+    return page.html(tables, {figure["name"]: "" for figure in tables["figures"]})
+
+
 def test_the_headline_holds_the_scores_as_they_are(reported: StageRun) -> None:
     warm, cool = tables_of(reported)["headline"]
     assert (warm["label"], cool["label"]) == ("T=1.0", "T=0.6")
@@ -48,8 +64,7 @@ def test_the_headline_holds_the_scores_as_they_are(reported: StageRun) -> None:
 
 def test_each_suite_has_a_table_a_curve_and_a_comparison_of_its_own(tmp_path: Path) -> None:
     stage = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,), suites=("math500", "aime24"))
-    report.run(stage)
-    tables = tables_of(stage)
+    tables = gathered(stage)
     (table,) = tables["headline"]
     assert table["suites"] == ["math500", "aime24"]
     assert all(row["suites"].keys() == {"math500", "aime24"} for row in table["rows"])
@@ -58,7 +73,7 @@ def test_each_suite_has_a_table_a_curve_and_a_comparison_of_its_own(tmp_path: Pa
     assert names["pareto-s2"] == "Accuracy against length on aime24"
     compared = [(d["suite"], d["after"]) for d in tables["differences"] if d["step"]]
     assert compared == [(suite, model) for model in ("rl1", "lgrpo") for suite in ("math500", "aime24")]
-    html = (stage.folder / "report.html").read_text()
+    html = page_of(tables)
     assert html.count("12 problems × 4 rollouts") == 2
     assert "288 rollouts of 3 models on 24 problems" in html
 
@@ -105,11 +120,11 @@ def test_the_page_loads_nothing(reported: StageRun) -> None:
 
 def test_text_of_a_model_cannot_become_markup(tmp_path: Path) -> None:
     stage = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,), text="<script>alert(1)</script> | ``` x")
-    report.run(stage)
-    html = (stage.folder / "report.html").read_text()
+    tables = gathered(stage)
+    html = page_of(tables)
     assert "<script>" not in html
     assert "&lt;script&gt;alert(1)" in html
-    assert "````text" in (stage.folder / "report.md").read_text()
+    assert "````text" in markdown.render(tables)
 
 
 def test_lineage_follows_hashes_to_the_makers_and_leaves_out_strangers(reported: StageRun) -> None:
@@ -205,10 +220,10 @@ def test_lines_of_the_lineage_pass_beside_the_boxes(reported: StageRun) -> None:
 
 
 def test_equal_runs_give_equal_reports(reported: StageRun, tmp_path: Path) -> None:
-    again = toy_run.write_run(tmp_path / "toy")
-    report.run(again)
-    for name in ("tables.json", "report.md", "report.html"):
-        assert artifacts.sha256_file(again.folder / name) == artifacts.sha256_file(reported.folder / name)
+    again = gathered(toy_run.write_run(tmp_path / "toy"))
+    assert again == tables_of(reported)
+    assert page_of(again) == page_of(gathered(reported))
+    assert markdown.render(again) == (reported.folder / "report.md").read_text()
 
 
 @pytest.mark.parametrize("role", ["scores", "metrics"])
@@ -217,9 +232,10 @@ def test_one_kind_of_input_is_enough(role: str, tmp_path: Path) -> None:
     part = replace(whole, inputs={role: whole.inputs[role]}, sources={role: whole.sources[role]})
     if role == "metrics":
         part = replace(part, config=ReportConfig())
-    report.run(part)
-    assert bool(tables_of(part)["headline"]) == (role == "scores")
-    assert "<svg" in (part.folder / "report.html").read_text()
+    tables = gathered(part)
+    assert bool(tables["headline"]) == (role == "scores")
+    assert tables["figures"]
+    assert "<figure" in page_of(tables)
 
 
 def test_one_problem_without_resamples_still_makes_a_page(tmp_path: Path) -> None:
@@ -229,9 +245,9 @@ def test_one_problem_without_resamples_still_makes_a_page(tmp_path: Path) -> Non
         config = EvalConfig(budgets=(40,), samples=4, temperature=1.0, bootstrap=0)
         found = scores.score(attempts.gather(rows, toy_run.PROBLEMS), config, grader={})
         artifacts.write_json(path, found)
-    report.run(whole)
-    assert not any(d[m]["clear"] for d in tables_of(whole)["differences"] for m in ("pass_at_1", "length"))
-    assert "Pass@1" in (whole.folder / "report.html").read_text()
+    tables = gathered(whole)
+    assert not any(d[m]["clear"] for d in tables["differences"] for m in ("pass_at_1", "length"))
+    assert "Pass@1" in page_of(tables)
 
 
 def test_files_from_outside_are_named_by_their_folders(tmp_path: Path) -> None:
@@ -239,9 +255,9 @@ def test_files_from_outside_are_named_by_their_folders(tmp_path: Path) -> None:
     outside = tmp_path / "elsewhere" / "mine" / "scores.json"
     artifacts.write_json(outside, artifacts.read_json(whole.inputs["scores"][0]))
     part = replace(whole, inputs={"scores": (outside,)}, sources={}, config=ReportConfig())
-    report.run(part)
-    assert tables_of(part)["headline"][0]["rows"][0]["model"] == "mine"
-    assert tables_of(part)["lineage"] == []
+    tables = gathered(part)
+    assert tables["headline"][0]["rows"][0]["model"] == "mine"
+    assert tables["lineage"] == []
 
 
 def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
@@ -253,6 +269,44 @@ def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
     artifacts.write_json(whole.inputs["scores"][0], {"schema": 0})
     with pytest.raises(ConciseError, match=r"scores\.json is not a scores\.json of this version"):
         report.run(whole)
+
+
+def test_spoilt_files_are_named_with_what_to_do(tmp_path: Path) -> None:
+    whole = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,))
+    first = whole.inputs["scores"][0]
+    found = artifacts.read_json(first)
+    artifacts.write_json(first, found | {"problems": []})
+    with pytest.raises(ConciseError, match=r"scores\.json holds no problem; delete its folder and run the eval stage"):
+        report.gather(whole)
+    artifacts.write_json(first, {"schema": found["schema"], "problems": found["problems"]})
+    with pytest.raises(ConciseError, match=r"scores\.json has no settings, grader, overall, suites, by, words;"):
+        report.gather(whole)
+    first.write_text("")
+    with pytest.raises(ConciseError, match=r"scores\.json is not valid JSON"):
+        report.gather(whole)
+    artifacts.write_json(first, found)
+    completions = whole.inputs["scores"][1].parent / "completions.parquet"  # of rl1, which is shown before lgrpo
+    completions.write_bytes(completions.read_bytes()[:-100])
+    with pytest.raises(ConciseError, match=r"cannot read .*completions\.parquet as parquet"):
+        report.gather(whole)
+
+
+def test_a_run_that_has_nothing_to_show_yet_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "new" / "sft-aaaaaaaaaaaa").mkdir(parents=True)
+    with pytest.raises(ConciseError, match=r"new holds no evaluation and no training log; make one with: concise run"):
+        of_runs(tmp_path / "runs" / "new")
+    with pytest.raises(UsageError, match="there is no folder"):
+        of_runs(tmp_path / "runs" / "old")
+
+
+def test_the_same_run_given_twice_counts_once(tmp_path: Path) -> None:
+    toy_run.write_run(tmp_path / "toy", temperatures=(1.0,))
+    for path in (tmp_path / "toy").glob("*/manifest.json"):
+        path.unlink()
+    once, twice = of_runs(tmp_path / "toy"), of_runs(tmp_path / "toy", tmp_path / "toy")
+    assert [row["model"] for row in twice["headline"][0]["rows"]] == [
+        row["model"] for row in once["headline"][0]["rows"]
+    ]
 
 
 def test_a_run_under_way_is_reported_from_its_folders(tmp_path: Path) -> None:
@@ -277,8 +331,7 @@ def test_a_run_under_way_is_reported_from_its_folders(tmp_path: Path) -> None:
 def test_seeds_of_the_same_settings_are_one_model_with_wider_intervals(tmp_path: Path) -> None:
     for seed in range(3):
         toy_run.write_run(tmp_path / f"seed{seed}", temperatures=(1.0,), seed=seed)
-    report.of_runs([tmp_path / f"seed{seed}" for seed in range(3)], tmp_path / "out", ReportConfig())
-    tables = artifacts.read_json(tmp_path / "out" / "tables.json")
+    tables = of_runs(*(tmp_path / f"seed{seed}" for seed in range(3)))
     (table,) = tables["headline"]
     assert [row["model"] for row in table["rows"]] == ["sft", "rl1", "lgrpo"]
     for row in table["rows"]:
@@ -297,7 +350,7 @@ def test_seeds_of_the_same_settings_are_one_model_with_wider_intervals(tmp_path:
     ends = [(s["low"][-1], s["y"][-1], s["high"][-1]) for s in figure["series"]]
     assert all(low < y < high for low, y, high in ends)
     assert "lowest to the highest seed" in figure["note"]
-    html = (tmp_path / "out" / "report.html").read_text()
+    html = page_of(tables)
     assert "mean of 3 seeds" in html
     assert "Seed by seed" in html
     (spent,) = [row for row in tables["cost"]["rows"] if row["stage"] == "rl1"]
@@ -307,8 +360,7 @@ def test_seeds_of_the_same_settings_are_one_model_with_wider_intervals(tmp_path:
 def test_one_changed_line_is_named_and_set_beside_the_first_run(tmp_path: Path) -> None:
     toy_run.write_run(tmp_path / "plain", temperatures=(1.0,))
     toy_run.write_run(tmp_path / "off", temperatures=(1.0,), changes={"reward": {"length": "off"}})
-    report.of_runs([tmp_path / "plain", tmp_path / "off"], tmp_path / "out", ReportConfig())
-    tables = artifacts.read_json(tmp_path / "out" / "tables.json")
+    tables = of_runs(tmp_path / "plain", tmp_path / "off")
     changed = "lgrpo (reward.length off)"
     (table,) = tables["headline"]
     assert [row["model"] for row in table["rows"]] == ["sft", "rl1", "lgrpo", changed]  # what both share stands once
@@ -323,8 +375,96 @@ def test_one_changed_line_is_named_and_set_beside_the_first_run(tmp_path: Path) 
     steps = [(d["before"], d["after"]) for d in tables["differences"] if d["step"]]
     assert steps == [("sft", "rl1"), ("rl1", "lgrpo"), ("rl1", changed)]
     assert tables["ablation"] is None
-    for name in ("report.html", "report.md"):
-        assert "reward.length" in (tmp_path / "out" / name).read_text()
+    assert "reward.length" in page_of(tables)
+    assert "reward.length" in markdown.render(tables)
+
+
+def write_sweep(folder: Path, penalties: tuple[float, ...], seeds: tuple[int, ...]) -> tuple[list[Path], dict]:
+    """Runs with the stages of `sweep: {lgrpo.reward.wrong: ..., lgrpo.seed: ...}`, and what a report is told of it."""
+    runs, told = [], {}
+    for wrong, seed in itertools.product(penalties, seeds):
+        run = folder / f"{wrong}{seed}"
+        changes = {"reward": {"wrong": wrong}, "seed": seed}
+        toy_run.write_run(run, temperatures=(1.0,), seed=seed, changes=changes)
+        for stage in ("lgrpo", "lgrpo_t10"):
+            path = toy_run.folder_of(run, stage) / "manifest.json"
+            swept = f"{stage}-wrong_{wrong}-seed_{seed}"
+            artifacts.write_json(path, artifacts.read_json(path) | {"stage": swept})
+            told[swept] = {"stage": stage, "values": {"lgrpo.reward.wrong": wrong, "lgrpo.seed": seed}}
+        runs.append(run)
+    return runs, told
+
+
+def test_a_sweep_is_one_table_with_a_row_a_setting_and_a_band_over_its_seeds(tmp_path: Path) -> None:
+    runs, told = write_sweep(tmp_path, (-1, -3), (0, 1, 2))
+    tables = gathered(report.in_runs(runs, tmp_path / "out", ReportConfig(variants=told, after=list(told)[1])))
+    (table,) = tables["sweeps"]
+    assert (table["model"], table["suite"], table["fields"]) == ("lgrpo", "chains", ["lgrpo.reward.wrong"])
+    assert [(row["values"]["lgrpo.reward.wrong"], row["seeds"]) for row in table["rows"]] == [(-1, 3), (-3, 3)]
+    assert [row["break_even"] for row in table["rows"]] == [0.5, 0.75]  # 1 / (1 + 1), 3 / (1 + 3)
+    for row, runs_of_it in zip(table["rows"], (runs[:3], runs[3:]), strict=True):
+        alone = [
+            artifacts.read_json(toy_run.folder_of(run, "lgrpo_t10") / "scores.json")["overall"] for run in runs_of_it
+        ]
+        for name in ("pass_at_1", "length"):
+            assert row[name]["value"] == pytest.approx(np.mean([one[name]["value"] for one in alone]))
+            assert row[name]["low"] < row[name]["value"] < row[name]["high"]
+        assert row["precision"]["value"] == pytest.approx(row["pass_at_1"]["value"])  # all rollouts answer
+    (figure,) = [f for f in tables["figures"] if f["name"] == "accuracy"]
+    named = {s["name"]: s for s in figure["series"]}
+    assert list(named)[1:] == ["lgrpo (reward.wrong -1)", "lgrpo (reward.wrong -3)"]
+    assert all(s["low"][-1] < s["high"][-1] for name, s in named.items() if name != "rl1")
+    assert len({s["slot"] for s in figure["series"]}) == 3
+    for text in (page_of(tables), markdown.render(tables)):
+        assert "75.0" in text
+    # What all seeds share stands against each of them, so that its differences hold how much a seed matters.
+    assert {d["seeds"] for d in tables["differences"] if d["after"].startswith("lgrpo")} == {3}
+
+
+def test_what_a_stage_brought_is_told_along_the_line_of_descent(reported: StageRun) -> None:
+    steps = [d for d in tables_of(reported)["differences"] if d["step"] and d["label"] == "T=1.0"]
+    assert [(d["before"], d["trained"]) for d in steps] == [("sft", ["rl1"]), ("rl1", ["lgrpo"])]
+    html = (reported.folder / "report.html").read_text()
+    assert "What each stage brought" in html
+
+
+def test_a_stage_that_was_not_evaluated_is_named_with_the_next_that_was(tmp_path: Path) -> None:
+    whole = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,))
+    ends = (whole.inputs["scores"][0], whole.inputs["scores"][2])
+    part = replace(whole, config=ReportConfig(), inputs={"scores": ends}, sources={})  # no training log either
+    (row,) = gathered(part)["differences"]
+    assert (row["before"], row["after"], row["trained"], row["step"]) == ("sft", "lgrpo", ["lgrpo", "rl1"], True)
+
+
+def test_a_curriculum_that_leaves_something_out_stands_against_the_whole(tmp_path: Path) -> None:
+    toy_run.write_run(tmp_path / "whole", temperatures=(1.0,))
+    toy_run.write_run(tmp_path / "less", temperatures=(1.0,), changes={"reward": {"length": "off"}})
+    config = ReportConfig(before="sft_t10", after="lgrpo_t10")
+    tables = gathered(report.in_runs([tmp_path / "whole", tmp_path / "less"], tmp_path / "out", config))
+    (row,) = tables["against_the_whole"]
+    assert (row["before"], row["after"]) == ("lgrpo", "lgrpo (reward.length off)")
+    assert row["trained"] == ["lgrpo (reward.length off)", "rl1", "sft"]
+    assert row["pass_at_1"]["difference"] == pytest.approx(row["pass_at_1"]["after"] - row["pass_at_1"]["before"])
+    assert "against the whole curriculum" in page_of(tables)
+
+
+def test_one_model_on_one_suite_after_another_is_compared_suite_by_suite(tmp_path: Path) -> None:
+    whole = toy_run.write_run(tmp_path / "toy", temperatures=(1.0,))
+    more = toy_run.write_run(tmp_path / "more", temperatures=(1.0,), suites=("math500",))
+    for path in more.inputs["scores"]:
+        found = artifacts.read_json(path)
+        found["problems"] = [row | {"id": f"m{row['id']}"} for row in found["problems"]]
+        artifacts.write_json(path, found)
+    scored = (*whole.inputs["scores"], *more.inputs["scores"])
+    manifests = [dict(m) for m in (*whole.sources["scores"], *more.sources["scores"])]
+    for i, manifest in enumerate(manifests):
+        manifest["key"] = str(i)
+    part = replace(whole, inputs={"scores": scored}, sources={"scores": tuple(manifests)}, config=ReportConfig())
+    tables = gathered(part)
+    assert [table["label"] for table in tables["headline"]] == ["T=1.0 on chains", "T=1.0 on math500"]
+    steps = [(d["suite"], d["before"], d["after"]) for d in tables["differences"] if d["step"]]
+    expected = [("sft", "rl1"), ("rl1", "lgrpo")]
+    assert steps == [(suite, *pair) for suite in ("chains", "math500") for pair in expected]
 
 
 def test_versions_of_a_stage_in_one_folder_are_all_shown_when_asked_for(tmp_path: Path) -> None:
@@ -335,8 +475,7 @@ def test_versions_of_a_stage_in_one_folder_are_all_shown_when_asked_for(tmp_path
         folder.rename(tmp_path / "0" / f"{manifest['stage']}-{manifest['key'][:12]}")
 
     def shown(every: bool) -> list[str]:
-        report.of_runs([tmp_path / "0"], tmp_path / "out", ReportConfig(), every=every)
-        (table,) = artifacts.read_json(tmp_path / "out" / "tables.json")["headline"]
+        (table,) = of_runs(tmp_path / "0", every=every)["headline"]
         return [row["model"] for row in table["rows"]]
 
     assert len(shown(every=False)) == 3
@@ -346,18 +485,18 @@ def test_versions_of_a_stage_in_one_folder_are_all_shown_when_asked_for(tmp_path
 def test_runs_of_one_name_are_told_apart_by_the_folder_above(tmp_path: Path) -> None:
     for where in ("a", "b"):
         toy_run.write_run(tmp_path / where / "tiny", temperatures=(1.0,), changes={f"x{i}": where for i in range(4)})
-    report.of_runs([tmp_path / where / "tiny" for where in ("a", "b")], tmp_path / "out", ReportConfig())
-    (table,) = artifacts.read_json(tmp_path / "out" / "tables.json")["headline"]
+    (table,) = of_runs(*(tmp_path / where / "tiny" for where in ("a", "b")))["headline"]
     assert [row["model"] for row in table["rows"]] == ["sft", "rl1", "lgrpo", "b/tiny/lgrpo"]
 
 
 def test_models_that_no_manifest_tells_of_are_called_after_their_run(tmp_path: Path) -> None:
-    for run in ("one", "two"):
+    for run in ("one", "two", "a/x/tiny", "b/x/tiny"):
         toy_run.write_run(tmp_path / run, temperatures=(1.0,))
         for path in (tmp_path / run).glob("*/manifest.json"):
             path.unlink()
-    report.of_runs([tmp_path / "one", tmp_path / "two"], tmp_path / "out", ReportConfig())
-    (table,) = artifacts.read_json(tmp_path / "out" / "tables.json")["headline"]
+    (table,) = of_runs(tmp_path / "a/x/tiny", tmp_path / "b/x/tiny")["headline"]
+    assert {row["model"].split("/")[0] for row in table["rows"]} == {"a", "b"}
+    (table,) = of_runs(tmp_path / "one", tmp_path / "two")["headline"]
     assert {row["model"] for row in table["rows"]} == {
         f"{run}/{model}_t10" for run in ("one", "two") for model in toy_run.MODELS
     }
@@ -437,6 +576,19 @@ def test_a_long_log_is_averaged_to_few_points() -> None:
     (series,) = figure.series
     assert len(series.x) <= curves.MOST_POINTS
     assert sum(series.faint or ()) / len(series.x) == pytest.approx(0.5, abs=0.01)
+
+
+def test_warnings_are_listed_and_marked_where_they_first_came_on() -> None:
+    rows = [{"step": i, "accuracy": 0.5} | ({"alarm/empty_think": 1.0} if i in (7, 8, 20) else {}) for i in range(30)]
+    before = Training("rl1", "train", "", [{"step": i, "accuracy": 0.5} for i in range(10)])
+    trainings = [before, Training("rl2", "train", "rl1", rows)]
+    found = curves.alarms(trainings)
+    assert [(a["stage"], a["kind"], a["first"], a["last"]) for a in found] == [
+        ("rl2", "empty_think", 8, 9),
+        ("rl2", "empty_think", 21, 21),
+    ]
+    (figure,) = curves.training_figures(trainings, {"rl1": 0, "rl2": 1})
+    assert figure.events == ((18.0, "empty think"),)  # ten steps of rl1 went before
 
 
 def test_settings_are_written_with_dots() -> None:

@@ -180,25 +180,28 @@ def accuracy_by_finish(correct: ArrayLike, finished: ArrayLike) -> dict[str, flo
 
 def _spelling(word: str) -> str:
     """A pattern for the word with its hyphen, or the one that `re` may carry, optional."""
+    # No \b in front, for `re` searches fast for first letters only: the first letter looks behind itself instead.
+    first, rest = word[0] + r"(?<!\w.)", word[1:]
     if word.startswith("re"):
-        return "re-?" + word[2:].lstrip("-")
-    return word.replace("double-", r"double[-\s]?").replace(" ", r"\s+")
+        return first + "e-?" + rest[1:].lstrip("-")
+    return first + rest.replace("ouble-", r"ouble[-\s]?").replace(" ", r"\s+")
 
 
 def _key(spelt: str) -> str:
-    return re.sub(r"[-\s]", "", spelt).lower()
+    return re.sub(r"[-\s]", "", spelt)
 
 
 _BY_KEY = {_key(word): word for word in REFLECTION_WORDS}
-_ANY_WORD = re.compile(
-    r"\b(?:" + "|".join(_spelling(w) for w in sorted(REFLECTION_WORDS, key=len, reverse=True)) + r")\b", re.IGNORECASE
-)
+_ANY_WORD = re.compile("(?:" + "|".join(_spelling(w) for w in sorted(REFLECTION_WORDS, key=len, reverse=True)) + r")\b")
 
 
 def reflection_words(text: str) -> Counter[str]:
     """How often each of REFLECTION_WORDS stands in the text: whole words, any case, the longest match first (so
     "check again" is not a "check"), "re-check" and "recheck" alike."""
-    return Counter(_BY_KEY[_key(match)] for match in _ANY_WORD.findall(text))
+    found: Counter[str] = Counter()
+    for spelt, times in Counter(_ANY_WORD.findall(text.lower())).items():
+        found[_BY_KEY[_key(spelt)]] += times
+    return found
 
 
 def reflection_rates(texts: Sequence[str], lengths: ArrayLike) -> dict[str, dict[str, float]]:

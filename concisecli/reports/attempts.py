@@ -106,22 +106,10 @@ def is_repeated(text: str) -> bool:
     """`is_repetitive`, asked only of texts that could be: a run of RUN n-grams needs (RUN - 1) n words in a row that
     equal the one n places on, and few texts have as many for any n."""
     words = text.split()
-    numbers: dict[str, int] = {}
-    ids = np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
+    ids = np.fromiter(map(hash, words), dtype=np.int64, count=len(words))  # equal words have equal ids at least
     lengths = range(1, min(LONGEST_NGRAM, len(words) // RUN) + 1)
-    could = any(_streak_of(ids[n:] == ids[:-n], (RUN - 1) * n) for n in lengths)
+    could = any(b"\x01" * ((RUN - 1) * n) in (ids[n:] == ids[:-n]).tobytes() for n in lengths)
     return (could or len(max(words, key=len, default="")) >= 100) and is_repetitive(text, repetition_run=RUN)
-
-
-def _streak_of(flags: Bools, length: int) -> bool:
-    """Whether so many flags in a row are set."""
-    if np.count_nonzero(flags) < length:
-        return False
-    breaks = np.flatnonzero(~flags)
-    if not len(breaks):
-        return True
-    gaps = np.diff(breaks).max(initial=0) - 1
-    return max(int(gaps), int(breaks[0]), len(flags) - 1 - int(breaks[-1])) >= length
 
 
 # --- breakdowns -------------------------------------------------------------------------------------------------------

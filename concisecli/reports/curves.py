@@ -25,6 +25,7 @@ CURVES: tuple[tuple[str, str, str, bool], ...] = (  # key, title, y label, share
     ("mismatch", "Sampler against trainer", "mean difference of log-probs (nats per token)", False),
     ("grad_norm", "Gradient norm", "norm before clipping", False),
 )
+MARKED = ("accuracy", "length", "truncated", "repetition", "empty_think")  # and eval/SUITE/pass_at_1: bear the alarms
 KINDS = (("groups/all_right", "all right", 5), ("groups/mixed", "mixed", 4), ("groups/all_wrong", "all wrong", 7))
 SMOOTHED = 15  # a running mean over a fifteenth of the points, so that trends stand out of the noise of single steps
 
@@ -38,8 +39,17 @@ def training_figures(trainings: Sequence[Training], slots: Mapping[str, int]) ->
         key: str, title: str, label: str, *, share: bool = False, note: str = "", from_zero: bool = True
     ) -> Figure:
         curves = tuple(s for t in rl if (s := _curve(t, key, starts[t.stage], slots[t.stage])))
+        marked = key in MARKED or key.endswith("/pass_at_1")
         return Figure(
-            _slug(key), title, STEPS_LABEL, label, curves, percent=share, from_zero=from_zero, note=_and_seeds(note, rl)
+            _slug(key),
+            title,
+            STEPS_LABEL,
+            label,
+            curves,
+            percent=share,
+            from_zero=from_zero,
+            note=_and_seeds(note, rl),
+            events=_events(rl, starts) if marked else (),
         )
 
     figures = [
@@ -79,6 +89,45 @@ def training_figures(trainings: Sequence[Training], slots: Mapping[str, int]) ->
         )
     )
     return [replace(figure, group="Training") for figure in figures if figure.series]
+
+
+ALARM = "alarm/"
+
+
+def alarms(trainings: Sequence[Training]) -> list[Json]:
+    """Each time that a warning came on in a training, with the steps (counted from 1) that it stayed on."""
+    found: list[Json] = []
+    for t in trainings:
+        for one in t.seeds or (t,):
+            for kind in dict.fromkeys(name for row in one.rows for name in row if name.startswith(ALARM)):
+                steps = [_step(row, i) for i, row in enumerate(one.rows) if row.get(kind)]
+                for first, last in _runs(steps):
+                    found.append(
+                        {
+                            "stage": t.stage,
+                            "run": one.run,
+                            "seed": one.manifest.get("seed"),
+                            "kind": kind.removeprefix(ALARM),
+                            "first": first,
+                            "last": last,
+                        }
+                    )
+    return found
+
+
+def _runs(steps: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, last) of each run of steps without a gap."""
+    starts = [i for i, step in enumerate(steps) if i == 0 or step != steps[i - 1] + 1]
+    return [(steps[a], steps[b - 1]) for a, b in zip(starts, [*starts[1:], len(steps)], strict=True)]
+
+
+def _events(rl: Sequence[Training], starts: Mapping[str, int]) -> tuple[tuple[float, str], ...]:
+    """Where each kind of warning first came on in each training."""
+    first: dict[tuple[str, str], int] = {}
+    for row in alarms(rl):
+        key = row["stage"], row["kind"]
+        first[key] = min(first.get(key, row["first"]), row["first"])
+    return tuple((float(starts[stage] + step), kind.replace("_", " ")) for (stage, kind), step in first.items())
 
 
 def _and_seeds(note: str, trainings: Sequence[Training]) -> str:

@@ -37,8 +37,8 @@ class Series:
 @dataclass(frozen=True, slots=True)
 class Figure:
     """What is drawn. `x_label` and `y_label` name the quantity with its unit; `note` is the caption; `marks` are
-    vertical lines (the budgets asked for); `ticks` name the places of bars; `arrows` lead from one series to another;
-    figures of one `group` stand together."""
+    vertical lines (the budgets asked for); `events` are such lines with a name; `ticks` name the places of bars;
+    `arrows` lead from one series to another; figures of one `group` stand together."""
 
     name: str
     title: str
@@ -50,6 +50,7 @@ class Figure:
     percent: bool = False
     from_zero: bool = True
     marks: tuple[float, ...] = ()
+    events: tuple[tuple[float, str], ...] = ()
     ticks: tuple[str, ...] = ()
     arrows: tuple[tuple[int, int], ...] = ()
     group: str = ""
@@ -312,6 +313,20 @@ def _frame(canvas: Any, axes: Any, figure: Figure) -> None:
         value_axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g}%"))
     for x in figure.marks:
         axes.axvline(x, color=_COLOURS["muted"], linewidth=0.9, linestyle=(0, (1, 3)), zorder=0.5)
+    for x, name in figure.events:
+        axes.axvline(x, color=_COLOURS["ink"], linewidth=0.8, alpha=0.7, zorder=0.6)
+        axes.annotate(
+            name,
+            (x, 1),
+            (-2, -3),
+            xycoords=axes.get_xaxis_transform(),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="top",
+            fontsize=9,
+            color=_COLOURS["muted"],
+        )
     _, columns = _legend(figure)
     if columns:
         canvas.legend(loc="outside lower left", ncols=columns, handlelength=2.2, columnspacing=1.4)

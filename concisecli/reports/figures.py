@@ -77,8 +77,10 @@ def _pareto(
     pairs: Sequence[tuple[int, int]],
 ) -> Figure:
     series = []
-    for e in group.evaluations:
+    places: dict[int, int] = {}  # evaluation -> its series
+    for i, e in enumerate(group.evaluations):
         if suite in e.scores["suites"]:
+            places[i] = len(series)
             found = e.scores["suites"][suite]
             length, accuracy = found["length"], found["pass_at_1"]
             series.append(
@@ -102,7 +104,7 @@ def _pareto(
         kind="points",
         percent=True,
         from_zero=False,
-        arrows=tuple(pairs) if len(series) == len(group.evaluations) else (),
+        arrows=tuple((places[a], places[b]) for a, b in pairs if a in places and b in places),
         note="Up and to the left is better; arrows lead from a model to what was trained from it. "
         "Whiskers: 95 % intervals over problems.",
     )

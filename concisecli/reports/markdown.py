@@ -24,10 +24,19 @@ def render(tables: Mapping[str, Any]) -> str:
     parts += [_breakdown(table) for table in tables["breakdowns"]]
     if tables["differences"]:
         parts += ["## Differences, paired by problem", _differences(tables["differences"])]
+    steps = [row for row in tables["differences"] if row["step"]]
+    if steps:
+        parts += ["## What each stage brought", _gains(steps)]
+    if tables["against_the_whole"]:
+        parts += ["## Other ways of training, against the whole curriculum", _gains(tables["against_the_whole"])]
+    if tables["sweeps"]:
+        parts += ["## Sweep", *map(_sweep, tables["sweeps"])]
     if tables["variants"]:
         parts += ["## Ablations", *map(_variants, tables["variants"])]
     if tables["ablation"]:
         parts += ["## How the RL stages differ", _ablation(tables["ablation"])]
+    if tables["alarms"]:
+        parts += ["## Warnings while training", _alarms(tables["alarms"])]
     if tables["figures"]:
         parts += ["## Figures", *(_picture(figure) for figure in tables["figures"])]
     if tables["examples"] and tables["examples"]["shown"]:
@@ -153,6 +162,55 @@ def _differences(rows: Sequence[Json]) -> str:
             for row in rows
         ],
     )
+
+
+def _gains(rows: Sequence[Json]) -> str:
+    """What training brought, one row a pair of models and suite."""
+    head = ["trained", "against", "on", "Pass@1", "points", "Len", "percent"]
+    return _table(
+        head,
+        [
+            [
+                " → ".join(reversed(row["trained"])),
+                row["before"],
+                f"{row['suite']}, {row['label']}",
+                f"{percent(row['pass_at_1']['before'])} → {percent(row['pass_at_1']['after'])}",
+                _with_interval(row["pass_at_1"]),
+                f"{tokens(row['length']['before'])} → {tokens(row['length']['after'])}",
+                f"{change(row['length_percent'][0])} "
+                f"({change(row['length_percent'][1])} to {change(row['length_percent'][2])})",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _sweep(table: Json) -> str:
+    fields = table["fields"]
+    head = [*fields, "seeds", "Pass@1", "interval", "Cons@k", "Len", "interval", "precision", "answered", "cut off"]
+    rows = [
+        [
+            *(number(row["values"][f]) if f in row["values"] else NONE for f in fields),
+            row["seeds"],
+            percent(row["pass_at_1"]["value"]),
+            _interval(row["pass_at_1"], percent),
+            percent(row["cons_at_k"]["value"]),
+            tokens(row["length"]["value"]),
+            _interval(row["length"], tokens),
+            NONE if row["precision"] is None else percent(row["precision"]["value"]),
+            percent(row["answered"]),
+            percent(row["truncated"]),
+            NONE if row["break_even"] is None else percent(row["break_even"]),
+        ]
+        for row in table["rows"]
+    ]
+    title = f"{table['model']} at {table['label']} on {table['suite']}; an answer pays from the last column on:"
+    return f"{title}\n\n{_table([*head, 'pays from'], rows)}"
+
+
+def _alarms(rows: Sequence[Json]) -> str:
+    head = ["stage", "seed", "warning", "first step", "last step"]
+    return _table(head, [[r["stage"], number(r["seed"]), r["kind"], r["first"], r["last"]] for r in rows])
 
 
 def _variants(table: Json) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from concisecli.algo import metrics
 from concisecli.reports import comparison, over_seeds
 from concisecli.reports.lineage import flat
 
@@ -24,6 +25,7 @@ class Evaluation:
     run: str = ""
     path: Path | None = None  # of the scores.json
     seeds: tuple[Evaluation, ...] = ()  # what it is the mean of
+    ancestors: tuple[str, ...] = ()  # the models that `model` was trained from, the nearest first
 
     @property
     def overall(self) -> Json:
@@ -52,11 +54,12 @@ class Training:
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One way in which a model of a name (`base`) was made. `changed` is against the first way, setting by setting:
-    (name, there, here)."""
+    (name, there, here). `values` are those that a sweep gave, field by field, without seeds."""
 
     label: str
     base: str
     changed: tuple[tuple[str, Any, Any], ...] = ()
+    values: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +78,30 @@ _SHORT = {"temperature": "T", "top_p": "top-p", "min_p": "min-p", "samples": "n"
 
 
 def by_settings(evaluations: Sequence[Evaluation]) -> list[Settings]:
-    """Groups of evaluations with the same sampling settings, in the order given."""
+    """Groups of evaluations with the same sampling settings, in the order given. Where a model was evaluated several
+    times with the same settings, on one suite after another, each set of suites is a group."""
     groups: dict[str, list[Evaluation]] = {}
     for e in evaluations:
         groups.setdefault(str([e.scores["settings"][name] for name in _SAME]), []).append(e)
     values = [{name: part[0].scores["settings"][name] for name in _SAME} for part in groups.values()]
     differing = [name for name in _SAME if len({str(v[name]) for v in values}) > 1]
-    return [
-        Settings(_label(value, differing[:1] or ["temperature"]), value, tuple(part))
-        for value, part in zip(values, groups.values(), strict=True)
-    ]
+    found = []
+    for value, part in zip(values, groups.values(), strict=True):
+        label, sets = _label(value, differing[:1] or ["temperature"]), _by_suites(part)
+        found += [
+            Settings(f"{label} on {', '.join(suites)}" if len(sets) > 1 else label, value, tuple(together))
+            for suites, together in sets.items()
+        ]
+    return found
+
+
+def _by_suites(evaluations: Sequence[Evaluation]) -> dict[tuple[str, ...], list[Evaluation]]:
+    if len({e.model for e in evaluations}) == len(evaluations):
+        return {(): list(evaluations)}
+    found: dict[tuple[str, ...], list[Evaluation]] = {}
+    for e in evaluations:
+        found.setdefault(tuple(e.suites), []).append(e)
+    return found
 
 
 def _label(values: Json, names: Sequence[str]) -> str:
@@ -231,6 +248,43 @@ def variants_table(variants: Sequence[Variant], groups: Sequence[Settings]) -> l
     return tables
 
 
+def sweeps(variants: Sequence[Variant], groups: Sequence[Settings]) -> list[Json]:
+    """One table a swept model, group of settings and suite: a row a setting, seeds averaged. `break_even` is the chance
+    of being right from which answering pays, where the penalty of a wrong answer was swept."""
+    tables = []
+    for base in dict.fromkeys(v.base for v in variants if v.values):
+        ways = {v.label: dict(v.values) for v in variants if v.base == base and v.values}
+        for group in groups:
+            for suite in dict.fromkeys(suite for e in group.evaluations for suite in e.suites):
+                rows = [
+                    _setting_row(e, suite, ways[e.model])
+                    for e in sorted(
+                        group.evaluations, key=lambda e: list(ways).index(e.model) if e.model in ways else 0
+                    )
+                    if e.model in ways and suite in e.scores["suites"]
+                ]
+                if rows:
+                    fields = list(dict.fromkeys(name for row in rows for name in row["values"]))
+                    tables.append({"model": base, "label": group.label, "suite": suite, "fields": fields, "rows": rows})
+    return tables
+
+
+def _setting_row(evaluation: Evaluation, suite: str, values: Json) -> Json:
+    found = evaluation.scores["suites"][suite]
+    return {
+        "model": evaluation.model,
+        "values": values,
+        "seeds": len(evaluation.seeds) or 1,
+        **{name: found[name] for name in ("pass_at_1", "cons_at_k", "length", "answered", "truncated")},
+        "precision": found["precision"]["micro"],
+        "break_even": next((_pays_from(v) for name, v in values.items() if name.endswith("reward.wrong")), None),
+    }
+
+
+def _pays_from(wrong: Any) -> float | None:
+    return metrics.break_even(-wrong) if isinstance(wrong, int | float) and wrong <= 0 else None
+
+
 def _way(way: Variant, first: Variant, groups: Sequence[Settings]) -> Json:
     results = []
     for group in groups:
@@ -257,20 +311,51 @@ def parents_of(trainings: Sequence[Training]) -> dict[str, str]:
 
 
 def differences(groups: Sequence[Settings], parents: Mapping[str, str]) -> list[Json]:
-    """Every model against the one it was trained from (`step` is true) and against the first, paired by problem."""
+    """Every model against the one it was trained from (`step` is true) and against the first, paired by problem.
+    `trained` names the models on the way from one to the other, the last one first."""
     rows = []
     for group in groups:
         models = group.evaluations
         pairs = lineage_pairs(group, parents)
         for a, b in dict.fromkeys([*pairs, *((0, i) for i in range(1, len(models)))]):
             pair = {"label": group.label, "before": models[a].model, "after": models[b].model, "step": (a, b) in pairs}
+            pair["trained"] = _between(models[a].model, models[b])
             rows += [pair | row for row in _differences(models[a], models[b])]
+    return rows
+
+
+def _between(before: str, after: Evaluation) -> list[str]:
+    chain = [after.model, *after.ancestors]
+    return chain[: chain.index(before)] if before in chain else [after.model]
+
+
+def against_the_whole(groups: Sequence[Settings], whole: str | None) -> list[Json]:
+    """Every end of a line of descent against the model that the evaluation stage `whole` is about, paired by problem:
+    what leaving a stage out costs. `trained` names the models that each was made by way of, the last one first."""
+    rows = []
+    names = {e.model for group in groups for e in group.evaluations if e.stage == whole}
+    inner = {name for group in groups for e in group.evaluations for name in e.ancestors}
+    for group in groups:
+        full = next((e for e in group.evaluations if e.model in names), None)
+        if full is None:
+            continue
+        for e in group.evaluations:
+            if e is not full and e.ancestors and e.model not in inner:
+                pair = {
+                    "label": group.label,
+                    "before": full.model,
+                    "after": e.model,
+                    "trained": [e.model, *e.ancestors],
+                }
+                rows += [pair | row for row in _differences(full, e)]
     return rows
 
 
 def _differences(before: Evaluation, after: Evaluation) -> list[Json]:
     """One row a suite that both have problems of."""
     settings = before.scores["settings"]
+    if not set(before.suites) & set(after.suites):
+        return []
     found = comparison.compare(
         before.scores, after.scores, resamples=settings["bootstrap"] or 1000, seed=settings["seed"]
     )
@@ -278,14 +363,15 @@ def _differences(before: Evaluation, after: Evaluation) -> list[Json]:
 
 
 def _over_seeds(row: Json, before: Evaluation, after: Evaluation) -> Json:
-    """Where both sides are means over as many seeds: intervals that hold how much a seed matters, too."""
-    row["seeds"] = len(before.seeds) if len(before.seeds) == len(after.seeds) else 0
+    """Where a side is a mean over seeds: intervals that hold how much a seed matters, too. Seeds are paired in their
+    order; a side that all seeds share stands against each."""
+    most = max(len(before.seeds), len(after.seeds))
+    ours, theirs = before.seeds or (before,) * most, after.seeds or (after,) * most
+    row["seeds"] = most if len(ours) == len(theirs) else 0
     if not row["seeds"]:
         return row
     suite = row["suite"]
-    pairs = [
-        (a.scores["suites"][suite], b.scores["suites"][suite]) for a, b in zip(before.seeds, after.seeds, strict=True)
-    ]
+    pairs = [(a.scores["suites"][suite], b.scores["suites"][suite]) for a, b in zip(ours, theirs, strict=True)]
     for name in ("pass_at_1", "cons_at_k", "length"):
         values = [b[name]["value"] - a[name]["value"] for a, b in pairs]
         row[name] |= over_seeds.widened(row[name], values)
@@ -296,14 +382,17 @@ def _over_seeds(row: Json, before: Evaluation, after: Evaluation) -> Json:
 
 
 def lineage_pairs(group: Settings, parents: Mapping[str, str]) -> list[tuple[int, int]]:
-    """(parent, child) among the evaluations; a model that no training log is about follows the one before it."""
+    """(ancestor, descendant) among the evaluations: the nearest ancestor that was evaluated. A model whose descent
+    neither a manifest nor a training log tells follows the one before it."""
     names = [e.model for e in group.evaluations]
     pairs = []
-    for i, name in enumerate(names):
-        if name not in parents and i:
+    for i, e in enumerate(group.evaluations):
+        chain = e.ancestors or ((parents[e.model],) if e.model in parents else ())
+        nearest = next((name for name in chain if name in names), None)
+        if nearest is not None:
+            pairs.append((names.index(nearest), i))
+        elif not chain and e.model not in parents and i:
             pairs.append((i - 1, i))
-        elif parents.get(name) in names:
-            pairs.append((names.index(parents[name]), i))
     return pairs
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from concisecli.algo import intervals, metrics
+from concisecli.artifacts import read_json
 from concisecli.config import EvalConfig
 from concisecli.records import Bools, ConciseError, Outcome
 from concisecli.reports.attempts import (
@@ -32,6 +34,21 @@ POOL = tuple(word for word in metrics.REFLECTION_WORDS if word != "python")
 GRID_POINTS = 48  # of the fine budget curve
 
 Scores = dict[str, Any]
+
+
+PARTS = ("settings", "grader", "overall", "suites", "by", "words", "problems")
+
+
+def read(path: Path) -> Scores:
+    """A scores.json. Raises ConciseError for a file that is none, is of another version or has no problem."""
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise ConciseError(f"{path} is not a scores.json of this version of concise; run the eval stage again")
+    missing = [name for name in PARTS if name not in found]
+    if missing or not found["problems"]:
+        lacking = f"has no {', '.join(missing)}" if missing else "holds no problem"
+        raise ConciseError(f"{path} {lacking}; delete its folder and run the eval stage again")
+    return found
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from typing import Any
 
 from concisecli import wording
 from concisecli.artifacts import read_json
-from concisecli.records import ConciseError, UsageError
+from concisecli.records import UsageError
 from concisecli.reports.comparison import Comparison, Difference, compare
-from concisecli.reports.scores import SCHEMA
+from concisecli.reports.scores import read as read_scores
 
 SCORES = "scores.json"
 MOST_NAMED = 6  # flipped problems that a note names; --json has all
@@ -50,9 +50,7 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
         below = sorted(str(p.parent) for p in path.glob(f"*/{SCORES}")) if path.is_dir() else []
         hint = f"; give one of: {', '.join(below)}" if below else "; evaluate first: concise eval"
         raise UsageError(f"there is no {file}{hint}")
-    scores = read_json(file)
-    if not isinstance(scores, dict) or scores.get("schema") != SCHEMA:
-        raise ConciseError(f"{file} is not a scores.json of this version of concise; run the eval stage again")
+    scores = read_scores(file)
     manifest = file.parent / "manifest.json"
     name = read_json(manifest)["stage"] if manifest.is_file() else file.parent.name
     return name, scores

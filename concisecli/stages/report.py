@@ -12,18 +12,39 @@ from dataclasses import asdict
 from pathlib import Path
 
 from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_bytes, write_json, write_text
-from concisecli.config import ReportConfig
+from concisecli.config import ReportConfig, Variant
 from concisecli.records import ConciseError, StageResult, StageRun, UsageError
 from concisecli.reports import before_after, cost, curves, drawing, figures, lineage, markdown, page, reporting
 from concisecli.reports.reporting import Evaluation, Json, Training
-from concisecli.reports.scores import SCHEMA
-from concisecli.reports.variants import named
+from concisecli.reports.scores import read as read_scores
+from concisecli.reports.variants import model_read, named
 
 KEY = re.compile(r"-[0-9a-f]{12}$")  # what a stage's folder has behind the stage's name
 
 
 def run(stage: StageRun) -> StageResult:
     """Raises ConciseError when there is neither a score nor a metric to report, or one cannot be read."""
+    tables, drawn = gather(stage)
+    pictures = {figure.name: drawing.draw(figure) for figure in drawn}
+    for name, picture in pictures.items():
+        write_text(stage.folder / "figures" / f"{name}.svg", drawing.standalone(picture.svg))
+        write_bytes(stage.folder / "figures" / f"{name}.png", picture.png)
+    write_json(stage.folder / "tables.json", tables)
+    write_text(stage.folder / "report.md", markdown.render(tables))
+    write_text(
+        stage.folder / "report.html", page.html(tables, {name: picture.svg for name, picture in pictures.items()})
+    )
+    return StageResult(
+        {"report": "report.md", "page": "report.html", "tables": "tables.json"},
+        {"figures": len(drawn), **{name: len(stage.inputs.get(role, ())) for name, role in INPUTS.items()}},
+    )
+
+
+INPUTS = {"evaluations": "scores", "trainings": "metrics"}
+
+
+def gather(stage: StageRun) -> tuple[Json, list[drawing.Figure]]:
+    """Everything that a report shows, and the figures that stand in it as data; nothing is drawn or written."""
     config: ReportConfig = stage.config
     scored = _sources(stage, "scores")
     logged = _sources(stage, "metrics")
@@ -34,6 +55,7 @@ def run(stage: StageRun) -> StageResult:
         [load_evaluation(path, manifest, folders.label(path)) for path, manifest in scored],
         [load_training(path, manifest, folders.label(path)) for path, manifest in logged],
         folders.makers,
+        {name: (one.stage, one.values) for name, one in config.variants.items()},
     )
     slots = reporting.Slots(evaluations, trainings).of
     groups = reporting.by_settings(evaluations)
@@ -46,33 +68,30 @@ def run(stage: StageRun) -> StageResult:
         "breakdowns": reporting.breakdowns(groups),
         "ablation": reporting.ablation(trainings, groups, variants),
         "variants": reporting.variants_table(variants, groups),
+        "sweeps": reporting.sweeps(variants, groups),
         "differences": reporting.differences(groups, parents),
+        "against_the_whole": reporting.against_the_whole(groups, config.after),
+        "alarms": curves.alarms(trainings),
         "figures": [asdict(figure) for figure in drawn],
         "examples": _examples(config, evaluations),
         "lineage": lineage.lineage(ancestors, labels),
         "cost": cost.cost(list(_spent(folders, ancestors, scored + logged, labels))),
     }
-    pictures = {figure.name: drawing.draw(figure) for figure in drawn}
-    for name, picture in pictures.items():
-        write_text(stage.folder / "figures" / f"{name}.svg", drawing.standalone(picture.svg))
-        write_bytes(stage.folder / "figures" / f"{name}.png", picture.png)
-    write_json(stage.folder / "tables.json", tables)
-    write_text(stage.folder / "report.md", markdown.render(tables))
-    write_text(
-        stage.folder / "report.html", page.html(tables, {name: picture.svg for name, picture in pictures.items()})
-    )
-    return StageResult(
-        {"report": "report.md", "page": "report.html", "tables": "tables.json"},
-        {"figures": len(drawn), "evaluations": len(evaluations), "trainings": len(trainings)},
-    )
+    return tables, drawn
 
 
 def of_runs(runs: Sequence[Path], out: Path, config: ReportConfig, *, every: bool = False) -> StageResult:
     """A report of everything in the folders of one or several runs, finished or under way, written to `out`: of each
     stage its newest folder, makers before users. With `every`, of all that is finished: seeds of the same settings are
     averaged, changed settings stand side by side. Raises ConciseError for a folder without any."""
+    return run(in_runs(runs, out, config, every=every))
+
+
+def in_runs(runs: Sequence[Path], out: Path, config: ReportConfig, *, every: bool = False) -> StageRun:
+    """The report stage that reads everything in the folders of some runs; the values of a sweep are those that the
+    run's own report was told."""
     found: list[Path] = []
-    for folder in runs:
+    for folder in dict.fromkeys(runs):
         inside = _every(folder) if every else _newest(folder)
         if not inside:
             if not folder.exists():
@@ -84,7 +103,16 @@ def of_runs(runs: Sequence[Path], out: Path, config: ReportConfig, *, every: boo
     scores = tuple(stage / "scores.json" for stage in found if (stage / "scores.json").is_file())
     metrics = tuple(stage / "metrics.jsonl" for stage in found if _trains(stage))
     out.mkdir(parents=True, exist_ok=True)
-    return run(StageRun("report", out, config, {"scores": scores, "metrics": metrics}))
+    told = {name: one for folder in runs for name, one in _variants_told(folder).items()}
+    config = config.model_copy(update={"variants": told | config.variants})
+    return StageRun("report", out, config, {"scores": scores, "metrics": metrics})
+
+
+def _variants_told(run: Path) -> dict[str, Variant]:
+    """The stages of a sweep as the manifests of the run's reports have them."""
+    reports = sorted(run.glob("*/manifest.json"), key=lambda path: path.stat().st_mtime_ns)
+    configs = [m["config"] for m in map(read_json, reports) if m.get("kind") == "report"]
+    return {name: Variant(**one) for config in configs for name, one in config.get("variants", {}).items()}
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
@@ -105,11 +133,14 @@ class Folders:
                     self.makers.setdefault(output["sha256"], manifest)
 
     def label(self, path: Path) -> str:
-        """What the run of a file in a stage's folder is called: its name, with the folder above it where several runs
-        have the name."""
+        """What the run of a file in a stage's folder is called: its name, with as many of the folders above it as it
+        takes to tell it from the others."""
         run = path.parent.parent
-        several = sum(other.name == run.name for other in self.runs) > 1
-        return f"{run.parent.name}/{run.name}" if several else run.name
+        others = [other for other in self.runs if other != run]
+        for count in range(1, len(run.parts)):
+            if all(other.parts[-count:] != run.parts[-count:] for other in others):
+                return "/".join(run.parts[-count:])
+        return str(run)
 
     def ancestors(self, manifests: Sequence[Json]) -> list[Json]:
         """The manifests and those of the stages that made what they read."""
@@ -180,30 +211,18 @@ def _manifest_beside(path: Path) -> Json:
 
 def load_evaluation(path: Path, manifest: Json, run: str) -> Evaluation:
     """A scores.json under the name of the model that it is about."""
-    scores = read_json(path)
-    if not isinstance(scores, dict) or scores.get("schema") != SCHEMA:
-        raise ConciseError(f"{path} is not a scores.json of this version of concise; run the eval stage again")
+    scores = read_scores(path)
     stage = _stage_name(path, manifest)
-    return Evaluation(stage, _made_by(manifest) or stage, scores, manifest, run, path)
+    return Evaluation(stage, model_read(manifest) or stage, scores, manifest, run, path)
 
 
 def load_training(path: Path, manifest: Json, run: str) -> Training:
     stage = _stage_name(path, manifest)
-    return Training(stage, manifest.get("kind", "train"), _made_by(manifest), list(iter_jsonl(path)), manifest, run)
+    return Training(stage, manifest.get("kind", "train"), model_read(manifest), list(iter_jsonl(path)), manifest, run)
 
 
 def _stage_name(path: Path, manifest: Json) -> str:
     return str(manifest.get("stage") or KEY.sub("", path.parent.name))
-
-
-def _made_by(manifest: Json) -> str:
-    """The stage that made the model a stage read, or the model's own name."""
-    reference = next(iter(manifest.get("sources", {}).get("model", [])), "")
-    if reference.startswith("hf:"):
-        return str(reference[3:].split("@")[0].split("/")[-1])
-    if "/" in reference:
-        return Path(reference).name
-    return str(reference.split(".")[0])
 
 
 def _examples(config: ReportConfig, evaluations: Sequence[Evaluation]) -> Json | None:

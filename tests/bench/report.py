@@ -34,7 +34,7 @@ def run() -> list[dict[str, Any]]:
         folder = Path(name)
         before = _peak_mb()
         problems = _write_completions(folder)
-        spent: dict[str, float] = {}
+        spent: dict[str, tuple[float, float]] = {}
         with _timed(spent, "judge"):
             rows = artifacts.read_parquet(folder / evaluate.COMPLETIONS)
             judged = evaluate.judge(rows, problems, GraderConfig())
@@ -49,11 +49,12 @@ def run() -> list[dict[str, Any]]:
             stage.folder.mkdir()
             report.run(stage)
         peak = _peak_mb()
-        whole = sum(spent.values())
-        parts = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in spent.items())
+        whole, work = (sum(each) for each in zip(*spent.values(), strict=True))
+        parts, cpu = (", ".join(f"{phase} {both[i]:.1f}" for phase, both in spent.items()) for i in (0, 1))
         note = f"{PROBLEMS} x {SAMPLES} saved completions; {parts}; {len(os.sched_getaffinity(0))} cores"
         return [
             _row("saved completions to report", whole, "s", BOUND_S, note),
+            _row("of that, user and system time", work, "CPU-s", BOUND_S, f"on one core at most so long; {cpu}"),
             _row("peak memory of that", peak, "MB", BOUND_MB, f"of which {before:.0f} MB before it began"),
             _intervals(gathered),
         ]
@@ -113,10 +114,11 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 @contextlib.contextmanager
-def _timed(spent: dict[str, float], phase: str) -> Iterator[None]:
-    began = time.perf_counter()
+def _timed(spent: dict[str, tuple[float, float]], phase: str) -> Iterator[None]:
+    """Seconds by the clock, and of work by this process and those that it has waited for."""
+    began, worked = time.perf_counter(), sum(os.times()[:4])
     yield
-    spent[phase] = time.perf_counter() - began
+    spent[phase] = time.perf_counter() - began, sum(os.times()[:4]) - worked
 
 
 def _peak_mb() -> float:
