@@ -15,10 +15,10 @@ import pytest
 from concisecli import artifacts, checkpoints, policy
 from concisecli.artifacts import read_json, sha256_file, sha256_path
 from concisecli.building import arithmetic_chains
-from concisecli.config import ChainsSource, TrainConfig
+from concisecli.config import ChainsSource, ReportConfig, TrainConfig
 from concisecli.held_out import settings_of
 from concisecli.records import ConciseError, Preempted, Problem, StageResult, StageRun
-from concisecli.stages import evaluate, train
+from concisecli.stages import evaluate, report, train
 
 SETTINGS = {
     "steps": 4,
@@ -86,6 +86,20 @@ def test_the_policy_is_evaluated_before_the_first_update_at_the_cadence_and_afte
         for name in ("pass_at_1", "cons_at_k", "length", "truncated", "accuracy_at_20", "accuracy_at_60"):
             assert f"eval/{suite}/{name}" in metrics[0]
     assert len({row["eval/easy/length"] for row in metrics if "eval/easy/length" in row}) > 1, "weights must move"
+
+
+def test_a_report_draws_each_suite_over_the_updates_that_its_weights_had(finished: StageRun) -> None:
+    log = (finished.folder / "metrics.jsonl",)
+    tables, drawn = report.gather(StageRun("report", finished.folder, ReportConfig(), {"metrics": log}))
+    (series,) = next(figure for figure in drawn if figure.name == "eval-easy-length").series
+    at = [finished.folder / "evaluations" / f"step-{step:06}" / "scores.json" for step in (0, 2, 4)]
+    assert series.x == (0.0, 2.0, 4.0)
+    assert list(series.y) == [read_json(path)["suites"]["easy"]["length"]["value"] for path in at]
+    (change,) = next(figure for figure in drawn if figure.name == "eval-easy-length-change").series
+    assert change.y == tuple(100 * (y / series.y[0] - 1) for y in series.y)
+    assert {row["kind"] for row in tables["alarms"]} == {
+        name.removeprefix("alarm/") for row in rows(finished) for name in row if name.startswith("alarm/")
+    }
 
 
 @pytest.mark.parametrize(("step", "weights"), [(0, None), (4, "model")])
