@@ -445,7 +445,7 @@ def test_a_curriculum_that_leaves_something_out_stands_against_the_whole(tmp_pat
     assert (row["before"], row["after"]) == ("lgrpo", "lgrpo (reward.length off)")
     assert row["trained"] == ["lgrpo (reward.length off)", "rl1", "sft"]
     assert row["pass_at_1"]["difference"] == pytest.approx(row["pass_at_1"]["after"] - row["pass_at_1"]["before"])
-    assert "against the whole curriculum" in page_of(tables)
+    assert "Other ends of the curriculum, against lgrpo" in page_of(tables)
 
 
 def test_one_model_on_one_suite_after_another_is_compared_suite_by_suite(tmp_path: Path) -> None:

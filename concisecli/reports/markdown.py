@@ -28,7 +28,8 @@ def render(tables: Mapping[str, Any]) -> str:
     if steps:
         parts += ["## What each stage brought", _gains(steps)]
     if tables["against_the_whole"]:
-        parts += ["## Other ways of training, against the whole curriculum", _gains(tables["against_the_whole"])]
+        others = tables["against_the_whole"]
+        parts += [f"## Other ends of the curriculum, against {others[0]['before']}", _gains(others)]
     if tables["sweeps"]:
         parts += ["## Sweep", *map(_sweep, tables["sweeps"])]
     if tables["variants"]:

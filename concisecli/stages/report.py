@@ -14,7 +14,7 @@ from pathlib import Path
 from concisecli.artifacts import iter_jsonl, read_json, read_parquet, write_bytes, write_json, write_text
 from concisecli.config import ReportConfig, Variant
 from concisecli.records import ConciseError, StageResult, StageRun, UsageError
-from concisecli.reports import before_after, cost, curves, drawing, figures, lineage, markdown, page, reporting
+from concisecli.reports import before_after, cost, curves, drawing, figures, lineage, markdown, page, reporting, swept
 from concisecli.reports.reporting import Evaluation, Json, Training
 from concisecli.reports.scores import read as read_scores
 from concisecli.reports.variants import model_read, named
@@ -68,7 +68,7 @@ def gather(stage: StageRun) -> tuple[Json, list[drawing.Figure]]:
         "breakdowns": reporting.breakdowns(groups),
         "ablation": reporting.ablation(trainings, groups, variants),
         "variants": reporting.variants_table(variants, groups),
-        "sweeps": reporting.sweeps(variants, groups),
+        "sweeps": swept.sweeps(variants, groups),
         "differences": reporting.differences(groups, parents),
         "against_the_whole": reporting.against_the_whole(groups, config.after),
         "alarms": curves.alarms(trainings),
