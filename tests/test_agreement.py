@@ -77,6 +77,13 @@ def test_several_boxes_are_one_answer_where_all_were_asked_for(judge):
     assert settled(judge, "Find it.", None, same).answer == "0.5"
 
 
+def test_boxes_that_together_are_the_answer_given_verify_it(judge):
+    said = settled(judge, "What are the two roots of $x^2-4x+3$?", "1, 3", r"They are $\boxed{1}$ and $\boxed{3}$.")
+    assert said.answer == "1, 3"
+    assert "verified" in said.flags
+    assert settled(judge, "What is the larger root?", "2", r"$\boxed{1}$, so $\boxed{3}$").reason == "answer-mismatch"
+
+
 def test_without_a_box_the_last_formula_or_number_may_stand_but_is_not_called_verified(judge):
     lucky = settled(judge, "Find it.", "107", "7 odd squares $(1^2, 3^2)$ for a total of 107.")
     assert "last-formula" in lucky.flags

@@ -111,6 +111,8 @@ def test_instruction_text_goes_by_exact_match_only():
     assert strip_instructions(deepscaler) == "Find it."
     assert strip_instructions("Solve the system. Answer: in metres?") == "Solve the system. Answer: in metres?"
     assert strip_instructions("Let's think about 5.", ("Let's",)) == "think about 5."
+    assert strip_instructions("Example 4 If $a=7$, find $a^2$.") == "If $a=7$, find $a^2$."
+    assert strip_instructions("Problem 4 asks for $a^2$.") == "Problem 4 asks for $a^2$."
 
 
 def test_forum_tails_go_and_mathematics_stays():

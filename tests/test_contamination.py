@@ -39,6 +39,25 @@ def hit(eval_problem, row, containment=0.8):
 
 
 HOLDS = [
+    (
+        "Altitudes $AD$ and $BE$ of triangle $ABC$ meet at $H$. If $\\angle BAC = 54^\\circ$ and "
+        "$\\angle ABC = 52^\\circ$, then what is $\\angle AHB$?",
+        "In triangle $ABC$, $\\angle BAC = 54^\\circ$ and $\\angle ABC = 52^\\circ$. Altitudes $AD$ and $BE$ intersect "
+        "at $H$. What is $\\angle AHB$?",
+    ),
+    (
+        "Ann and Bob each choose a number at random from the first six primes. What is the probability that the sum of "
+        "the numbers they choose is even?",
+        "Ann and Bob each pick a number at random from the first six primes. What is the probability that the sum of "
+        "the two numbers they pick is even?",
+    ),
+    (
+        "The set of points in the plane $x+y+z=75$ whose coordinates satisfy $x-yz<y-zx<z-xy$ forms three regions. "
+        "Exactly one of those regions has finite area. The area of this finite region can be expressed in the form "
+        "$a\\sqrt{b}$, where $a$ and $b$ are positive integers. Find $a+b$.",
+        "The set of points in the plane $x+y+z=75$ whose coordinates satisfy $x-yz<y-zx<z-xy$ forms three regions. "
+        "Exactly one of those regions has finite area. What is its area?",
+    ),
     (WALK, WALK),
     (WALK, WALK.replace("\\frac{1}{2}", "\\dfrac12").replace("$s$", "\\(s\\)").upper().lower()),
     (WALK, WALK.replace("Find the number of minutes", "Determine how many minutes").replace("goes for", "takes")),
@@ -68,6 +87,15 @@ HOLDS += [
     ("Find the number of divisors of 540. Express your answer as an integer.", "Find the number of divisors of 540."),
 ]  # fmt: skip
 LOOKS_LIKE_IT = [
+    (
+        r"Compute $\cos^3 \frac{2\pi}{7}+\cos^3 \frac{4\pi}{7}+\cos^3 \frac{8\pi}{7}$.",
+        r"Compute $\sin^3 \frac{2\pi}{7}+\sin^3 \frac{4\pi}{7}+\sin^3 \frac{8\pi}{7}$.",
+    ),
+    (
+        "Let $a$ be a positive real number such that all the roots of $x^3 + ax^2 + ax + 1 = 0$ are real. Find the "
+        "smallest possible value of $a$.",
+        "Find all real values of $a$ for which the polynomial $x^4 + ax^3 - x^2 + ax + 1 = 0$ has at least one real root.",
+    ),
     ("Rosa is 5 years older than Lena. Lena is 9. How old is Rosa?", "Lena is 5 years older than Rosa. Lena is 9. How old is Rosa?"),
     ("Triangle $ABC$ has $AB=5$, $BC=6$, $CA=7$. Find $\\cos A$.", "Triangle $ABC$ has $AB=5$, $BC=6$, $CA=7$. Find $\\cos B$."),
     ("Find the shaded area. [asy] fill(circle((0,0),2)); [/asy]", "Find the shaded area. [asy] fill(circle((0,0),3)); [/asy]"),

@@ -91,6 +91,25 @@ def test_the_id_is_a_hash_of_the_text_alone():
 
 REWORDED = [
     (
+        "The sum of two numbers is 20 and their difference is 4. What is the larger number?",
+        "Two numbers have a sum of 20 and a difference of 4. Find the larger number.",
+    ),
+    (
+        "In triangle $ABC$, $AB = 13$, $BC = 14$, and $CA = 15$. Find the length of the altitude from $A$.",
+        "Triangle $ABC$ has $AB=13$, $BC=14$ and $CA=15$. What is the length of the altitude from $A$?",
+    ),
+    ("Solve for $x$: $3x+7=22$.", "Find the value of $x$ that satisfies $3x + 7 = 22$."),
+    (r"Evaluate $\int_0^1 x^2 e^x\,dx$.", r"Compute the integral $\int_0^1 x^2e^x dx$."),
+    (
+        "What is the largest integer value of $x$ for which $5-4x>17$?",
+        "What is the greatest integer $x$ for which $5 - 4x > 17$?",
+    ),
+    (r"Find the least $n$ with $\overline{z}^n = 1$.", r"Find the smallest $n$ with $\bar{z}^n = 1$."),
+    (
+        "Find the sum of all primes greater than 100 that divide $2024!$.",
+        "Find the sum of all primes $> 100$ that divide $2024!$.",
+    ),
+    (
         "Find the sum of all integers $N > 1$ such that each prime factor of $N$ is $2$, $3$ or $5$.",
         "What is the sum of all the integers $N>1$ such that each prime factor of $N$ is $2$, $3$, or $5$?",
     ),
@@ -151,6 +170,18 @@ REWORDED = [
     ),
 ]
 ALIKE_BUT_DIFFERENT = [
+    ("Let $a=3$, $b=4$. Find $a^b$.", "Let $a=3$, $b=4$. Find $b^a$."),
+    ("In a class of 30, 12 are boys. What percent are boys?", "In a class of 30, 12 are boys. What percent are girls?"),
+    ("Find the tens digit of $7^{2015}$.", "Find the units digit of $7^{2015}$."),
+    (
+        "A recipe needs 2 cups of flour per 3 cups of milk. How much flour is needed for 9 cups of milk?",
+        "A recipe needs 2 cups of flour per 3 cups of milk. How much milk is needed for 9 cups of flour?",
+    ),
+    (
+        "Find the number of sets with at least 3 elements in $S$.",
+        "Find the number of sets with smallest 3 elements in $S$.",
+    ),
+    ("In triangle $ABC$, $AB=13$ and $BC=14$. Find $AC$.", "In triangle $ABC$, $AB=14$ and $BC=13$. Find $AC$."),
     ("If $p+q=9$ and $p-q=1$, find $p$.", "If $p+q=9$ and $p-q=1$, find $q$."),
     ("Evaluate $(-3)^4$ plus one.", "Evaluate $-3^4$ plus one."),
     ("Subtract $2x+1$ from $5x-4$ for $x=3$.", "Subtract $5x-4$ from $2x+1$ for $x=3$."),

@@ -185,7 +185,9 @@ def read_solution(solution: str, problem: str, config: AgreementConfig) -> Readi
         return Reading(tuple(dict.fromkeys([filled[-1], *distinct])), ("one-of-several",))
     if ASKS_FOR_ALL.search(problem):
         return Reading((", ".join(distinct),), ("several-boxes",))
-    return Reading((filled[-1],), ("several-boxes",))
+    return Reading(
+        (filled[-1], ", ".join(distinct)), ("several-boxes",)
+    )  # the second only where it is the answer given
 
 
 def _without_box(solution: str, config: AgreementConfig) -> Reading | Drop:

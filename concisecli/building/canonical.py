@@ -37,7 +37,7 @@ RELATIONS = {
     "in": "elem", "notin": "notelem", "rightarrow": "to",
     "longrightarrow": "to", "sim": "~", "colon": ":", "ast": "*", "varphi": "phi",
     "varepsilon": "epsilon", "vartheta": "theta", "backslash": " ", "pmod": "mod", "bmod": "mod", "cfrac": "frac",
-    "dfrac": "frac", "tfrac": "frac", "dbinom": "binom", "tbinom": "binom",
+    "dfrac": "frac", "tfrac": "frac", "overline": "bar", "dbinom": "binom", "tbinom": "binom",
 }  # fmt: skip
 COSMETIC = words_of(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle scriptstyle limits "
@@ -65,6 +65,7 @@ NON_HYPHEN = re.compile(r"\b([Nn]on|[Cc]o|[Rr]e)-(?=[a-z]{3})")
 PRODUCT = re.compile(r"(?<=[\d)])\s*[·*]\s*(?=[\d(])")
 LATEX_BRACES = re.compile(r"\\|[\^_]\s*\{|[a-z]\s*\{|\}\s*\{")
 CHOOSE = re.compile(r"\{\s*([^{}\\]{1,20}?)\s*\\choose\s*([^{}\\]{1,20}?)\s*\}")
+GREATER = re.compile(r"\b(?:(?:that |which )?(?:is|are) )?(?:strictly )?greater than( or equal to)?(?=[\s$\\(]*-?\d)")
 SPEED = re.compile(r"(?<![A-Za-z])(?:(km)\s*/\s*hr?|(m)\s*/\s*s|(mi)les?\s*/\s*h(?:ou)?r|(kph)|(mph))(?![A-Za-z])")
 SPEEDS = ("kilometer per hour", "meter per second", "mile per hour", "kilometer per hour", "mile per hour")
 LITRE = re.compile(r"(?<=\d)\s*L(?![A-Za-z_^=+*/'])(?=\s+[a-z]|\s*[.,;?!]|\s*$)")
@@ -99,6 +100,17 @@ NUMBER_WORDS = (
         "thrice": "3",
     }
 )
+# Words of one meaning where a problem is told; in content alone, never in keys.
+SYNONYMS = {
+    "smallest": "least", "largest": "greatest", "biggest": "greatest", "maximal": "maximum", "minimal": "minimum",
+    "pick": "choose", "picks": "choose", "picked": "choose", "picking": "choose", "select": "choose",
+    "selects": "choose", "selected": "choose", "selecting": "choose", "chosen": "choose", "choosing": "choose",
+    "containing": "contain", "holds": "contain", "hold": "contain", "holding": "contain", "bought": "buy",
+    "purchased": "buy", "purchase": "buy", "purchases": "buy", "tossed": "flipped", "thrown": "rolled",
+    "divides": "divisor", "lying": "lie", "drawn": "draw", "drawing": "draw", "begins": "start", "begin": "start",
+    "intersects": "meet", "intersect": "meet", "wishes": "want", "altogether": "total", "formed": "made",
+    "costing": "cost", "tens": "tensplace",
+}  # fmt: skip
 # Units of one name: abbreviated, plural, British. `min` and `sec` are functions, single letters are variables.
 UNITS = {
     "km": "kilometer", "cm": "centimeter", "mm": "millimeter", "kg": "kilogram", "mg": "milligram", "ml": "milliliter",
@@ -146,9 +158,15 @@ def shingles(words: tuple[str, ...], size: int = 3) -> list[str]:
 
 
 def content(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The tokens that carry the problem: no articles, auxiliaries and verbs that ask. `how many` is `number`."""
+    """The tokens that carry the problem: no articles, auxiliaries and verbs that ask. `how many` is `number`, and `at
+    least` another word than the `least` that also stands for `smallest`."""
     if "how" in words:
         words = _with_number(words)
+    if "at" in words:
+        words = tuple(
+            f"at{w}" if before == "at" and w in ("least", "most") else w
+            for w, before in zip(words, ("", *words[:-1]), strict=True)
+        )
     return tuple(found for word in words if (found := _content_word(word)))
 
 
@@ -188,6 +206,8 @@ def formulas(words: tuple[str, ...], in_order: bool = False) -> tuple[tuple[tupl
     runs: list[list[str]] = [[]]
     for word in words:
         if word in ("(", ")") or (found := _quantity(word)):
+            if runs[-1] and len(word) > 1 and word.isupper() and runs[-1][-1].isalnum():
+                runs.append([])  # `in triangle ABC, AB = 13`: tokens have no commas
             runs[-1].append(word if word in ("(", ")") else found)
         elif runs[-1]:
             runs.append([])
@@ -219,6 +239,7 @@ def without_outer_fences(run: list[str]) -> list[str]:
 def _content_word(word: str) -> str:
     if word.lower() in STOP_WORDS and len(word) > 1:
         return ""
+    word = SYNONYMS.get(word, word)
     return stem(NUMBER_WORDS.get(word, word))
 
 
@@ -253,6 +274,8 @@ def _tokens(text: str) -> tuple[str, ...]:
         text = DISPLAY.sub(" ", text)
     if "\\" in text or "$" in text:
         text = HYPHEN_AFTER_FORMULA.sub(r"\1 ", MONEY.sub(" ", text))
+    if "greater than" in text:
+        text = GREATER.sub(lambda m: " >= " if m.group(1) else " > ", text)
     if "$" in text or "\\(" in text or "\\[" in text:
         text = FORMULA.sub(_letters_apart, text)
     if "'" in text:

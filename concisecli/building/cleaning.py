@@ -129,7 +129,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 DAMAGED = re.compile("[\ud800-\udfff\ufffd\ue000-\uf8ff\x00]")
 
 NUMBERING = re.compile(
-    r"^(?:(?:Problem|Question|Exercise|Example)\s*#?\d{1,3}\s*[.:)]|\(?\d{1,2}[.)](?=\s+[A-Z(]))?\s*"
+    r"^(?:(?:Problem|Question|Exercise|Example)\s*#?\d{1,3}(?:\s*[.:)]|\s+(?=[A-Z$\\(\[]))|\(?\d{1,2}[.)](?=\s+[A-Z(]))?\s*"
     r"(?:[(\[]\s*\d{1,2}\s+(?:points?|marks?|pts?)\.?\s*[)\]]|[(\[](?:19|20)\d\d,?\s+[A-Z][\w ,.#-]{2,40}[)\]])?\s*"
 )
 IMAGE_MARKS = ("![", "[img", "[IMG", "<img", "<IMG", "\\includegraphics", "data:image/")

@@ -38,13 +38,20 @@ ANSWER_FORM = re.compile(
     re.IGNORECASE,
 )
 ASKS = re.compile(
-    r"\?|？|\b(?:find|determine|compute|calculate|evaluate|what|how (?:many|much))\b|求|多少", re.IGNORECASE
+    r"\?|？|\b(?:can|may) be (?:written|expressed)\b"
+    r"|\b(?:find|determine|compute|calculate|evaluate|what|how (?:many|much))\b|求|多少",
+    re.IGNORECASE,
 )
 SENTENCE_END = re.compile(r"(?<=[.!?。？！])(?<!\b[A-Z]\.)\s+|(?<=[。？！])|\n\n")
-MILD = canonical.words_of("positive real integer all each any some and or same total distinct none exactly")
-OPERATORS = ("+", "-", "*", "/", "^", "<", ">", "<=", ">=", "!=", "=", "!", "sqrt", "%")
+MILD = canonical.words_of(
+    "positive real integer all each any some and or same total distinct none exactly quadrilateral triangle length"
+)
+OPERATORS = (
+    *("+", "-", "*", "/", "^", "<", ">", "<=", ">=", "!=", "=", "!", "sqrt", "%"),
+    *("sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "cup", "cap", "lfloor", "lceil"),
+)
 INSERTED = canonical.words_of(
-    "not no never without except even odd prime distinct consecutive nonnegative or least most"
+    "not no never without except even odd prime distinct consecutive nonnegative or atleast atmost"
 )
 
 
@@ -72,7 +79,7 @@ class Wording:
 
     def __init__(self, text: str) -> None:
         self.figure = FIGURE_CODE.findall(text) if "[asy]" in text else []
-        self.text = FIGURE_CODE.sub(" ", text) if self.figure else text
+        self.text = phrasing.APPOSITION.sub(" ", FIGURE_CODE.sub(" ", text) if self.figure else text)
         self.words = words = canonical.tokens(self.text)
         self.content = canonical.content(words)
         self.quantities = tuple(q for q in canonical.quantities(words) if q != "=")  # `O = (0,0)` and `O(0,0)`
@@ -157,7 +164,11 @@ class SuiteIndex:
                 rule, share = "whole inside", 1.0
             elif share >= self.containment and _agrees(eval_words, row):
                 rule = "most inside"
-            elif (share >= 0.4 and _reordered(eval_words, row)) or _shuffled(eval_words, row):
+            elif (
+                (share >= 0.4 and _reordered(eval_words, row))
+                or _shuffled(eval_words, row)
+                or _retold(eval_words, part.question, row)
+            ):
                 rule = "same quantities, other order"
             elif (
                 share >= 0.3
@@ -236,9 +247,10 @@ def _changes_the_question(part: Wording, row: Wording) -> bool:
 
 def _reordered(part: Wording, row: Wording) -> bool:
     """All quantities in their order, the row no longer than half as much again, and next to no word missing."""
-    if len(part.quantities) < 8 or len(row.content) > 1.5 * len(part.content) or not _agrees(part, row):
+    if len(row.content) > 1.5 * len(part.content) or not _agrees(part, row):
         return False
-    return (part.count - row.count).total() <= 0.2 * len(part.content)
+    most = 0.2 if len(part.quantities) >= 8 else 0.15 if len(part.plain) >= 12 else 0
+    return (part.count - row.count).total() <= most * len(part.content)
 
 
 def _shuffled(part: Wording, row: Wording) -> bool:
@@ -249,6 +261,24 @@ def _shuffled(part: Wording, row: Wording) -> bool:
     if any(w in INSERTED for w in row.count - part.count):
         return False
     return missing + extra <= 0.15 * len(part.content) and not _changes_the_question(part, row)
+
+
+def _retold(part: Wording, question: Wording, row: Wording) -> bool:
+    """The same formulas in whatever order, all other numbers in theirs, and most words; of a problem with numbers like
+    no other's, half of the words are enough, as long as it asks for the same."""
+    if part.mark != row.mark or any(w in INSERTED for w in row.count - part.count):
+        return False
+    (whole, rest), (row_whole, row_rest) = canonical.formulas(part.words), canonical.formulas(row.words)
+    if whole != row_whole or [w for w in rest if w[:1].isdigit()] != [w for w in row_rest if w[:1].isdigit()]:
+        return False
+    plain, told = Counter(part.plain), Counter(row.plain)
+    missing, extra = (plain - told).total(), (told - plain).total()
+    telling = sum(w.isalpha() and len(w) > 1 for w in part.content)
+    if telling >= 4 and missing + extra <= 0.15 * len(part.content) and not _changes_the_question(part, row):
+        return True
+    if len({n for n in part.numbers if len(n) > 1}) < 3 or part.quantities != row.quantities or missing > 0.5 * telling:
+        return False
+    return not _changes_the_question(question, Wording(split_question(row.text)[1] or row.text))
 
 
 def _asks_the_same(question: Wording, row: Wording) -> bool:

@@ -33,9 +33,9 @@ CRITICAL = canonical.words_of(
     "cone cylinder pyramid prism tetrahedron octahedron parallelogram trapezoid rhombus kite ellipse parabola "
     "hyperbola divided multiplied added subtracted double triple halved not no never neither nor interior exterior "
     "consecutive without with except only even odd max min maximum minimum maximal minimal largest smallest greatest "
-    "least most more less fewer greater smaller larger biggest highest lowest positive negative nonnegative "
-    "nonpositive nonzero increasing decreasing before after first last second third fourth fifth sixth left right up "
-    "down upper lower north south east west inside outside inscribed circumscribed sum difference product quotient "
+    "least most atleast atmost more less fewer greater smaller larger biggest highest lowest positive negative "
+    "nonnegative nonpositive nonzero increasing decreasing before after first last second third fourth fifth sixth "
+    "left right up down upper lower north south east west inside outside inscribed circumscribed sum difference product quotient "
     "ratio area perimeter circumference volume surface radius diameter replacement real integer rational irrational "
     "complex prime composite distinct same different row column horizontal vertical mean median mode range union "
     "intersection arithmetic geometric harmonic convex concave clockwise counterclockwise ascending descending closed "
@@ -47,11 +47,13 @@ CRITICAL = canonical.words_of(
     "thursday friday saturday sunday circumradius inradius heptagon nonagon decagon dodecagon quadrilateral "
     "dodecahedron icosahedron cuboid hemisphere semicircle annulus sector segment chord secant incircle circumcircle "
     "excircle gcd lcm common numerator denominator exponent degree root zero hundreds thousands ones units tens tenth "
-    "hundredth celsius fahrenheit simple compound wins loses win lose"
+    "tensplace boy girl man men woman women male female husband wife heads tails head tail red blue green white black "
+    "yellow hundredth celsius fahrenheit simple compound wins loses win lose"
 )
 DIRECTED = canonical.words_of(
     "subtract subtracted subtracting minus less from divide divided dividing into exceeds than"
 )
+SAID_BY_SIGN = {"integral": "int", "logarithm": "log", "determinant": "det", "triangle": "triangle"}
 MILD = canonical.words_of("all each any some total")  # often said or not, where the answers are equal
 
 
@@ -216,13 +218,18 @@ def same_problem(a: str, b: str, answers: Agreement) -> bool:
     if _same_sentences(a, b):
         return True
     words_a, words_b = canonical.tokens(a), canonical.tokens(b)
-    if canonical.formulas(words_a, _directed(words_a)) != canonical.formulas(words_b, _directed(words_b)):
+    (whole_a, rest_a), (whole_b, rest_b) = (canonical.formulas(w, _directed(w)) for w in (words_a, words_b))
+    if answers == "equal" and not _directed(words_a):  # the others are the same, by the mark
+        rest_a, rest_b = (tuple(w for w in rest if len(w) == 1 or not w.islower()) for rest in (rest_a, rest_b))
+    if (whole_a, rest_a) != (whole_b, rest_b):
         return False
     if answers == "equal" and phrasing.reordered(a, b, _telling, canonical.is_quantity):
         return True
     names = {name.lower() for text in (a, b) for name in NAME.findall(text)}
     plain_a, plain_b = canonical.plain(words_a), canonical.plain(words_b)
-    differing = differing_words(plain_a, plain_b)
+    if plain_a != plain_b and phrasing.DIRECTED.search(a) and Counter(plain_a) == Counter(plain_b):
+        return False  # flour for milk
+    differing = [w for w in differing_words(plain_a, plain_b) if SAID_BY_SIGN.get(w) not in words_a]
     if answers == "equal":
         differing = [word for word in differing if word not in MILD]
     if any(word in CRITICAL or word in names for word in differing):

@@ -19,6 +19,11 @@ FORM = re.compile(
     r"|,?\s*(?:expressed |written |as a fraction )?in (?:its )?(?:lowest|simplest|reduced) (?:terms|form)",
     re.IGNORECASE,
 )
+SOLVE_FOR = re.compile(
+    r"\b(?:solve|find)(?: (?:the|this|following|equation|inequality|system)){0,3} for (\$?[a-zA-Z]\$?)\s*[:,]",
+    re.IGNORECASE,
+)
+APPOSITION = re.compile(r"\bthe (?:product|sum|expression|number|fraction|polynomial|quotient) (?=\$|\\\()")
 STYLE = r"\\(?:text|textbf|textrm|mathrm|mathbf|bf|rm)\s*\{?\s*"
 LABEL = rf"(?:{STYLE})?[(\[]?\s*(?:{STYLE})?%s\s*\}}?\s*[)\].:]"
 CHOICES = re.compile(r"[\s$~\\]*(?:qquad|quad)?\s*" + LABEL % "A" + r"(?P<body>.*?" + LABEL % "B" + r".*)$", re.DOTALL)
@@ -39,6 +44,7 @@ CAPITALISED = re.compile(r"\b[A-Z][a-z]{2,}\b")
 
 def without_form(text: str) -> str:
     """The problem without words on how its answer is to be written."""
+    text = APPOSITION.sub(" ", SOLVE_FOR.sub(r"find \1 from", text))
     return FORM.sub(" ", text).strip() or text
 
 
