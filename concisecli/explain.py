@@ -10,8 +10,9 @@ from concisecli.store import RunManifest
 NAMED = 3  # differences spelled out before "and N more"
 
 
-def difference(older: RunManifest, now: Mapping[str, Any]) -> str:
-    """What differs from the last time: "reward.alpha 0.05 -> 0.1", "input model is another"."""
+def difference(older: RunManifest, now: Mapping[str, Any], told: Mapping[str, Any]) -> str:
+    """What differs from the last time: "reward.alpha 0.05 -> 0.1", "input model is another". A setting that is new
+    since then, and not among those `told`, is at its default and changes nothing."""
     parts = []
     if older.kind != now["kind"]:
         parts.append(f"uses {older.kind} -> {now['kind']}")
@@ -21,7 +22,7 @@ def difference(older: RunManifest, now: Mapping[str, Any]) -> str:
     parts += [
         f"{name} {brief(before, name)} -> {brief(after, name)}"
         for name in sorted({*before, *after})
-        if before.get(name, ABSENT) != after.get(name, ABSENT)
+        if before.get(name, ABSENT) != after.get(name, ABSENT) and (name in before or name in flat(told))
     ]
     parts += changed_hashes("input", older.inputs, now["inputs"])
     parts += changed_hashes("file", older.files, now["files"])

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from concisecli.aliases import translated
 from concisecli.did_you_mean import nearest
 from concisecli.marked import Marked, merge, read_yaml
 from concisecli.records import UsageError
@@ -21,7 +22,7 @@ def read_pipeline(path: Path, above: tuple[str, ...] = ()) -> Marked:
     """
     tree = read_yaml(path)
     if not tree.is_mapping or "include" not in tree.value:
-        return tree
+        return in_our_words(tree, tree)
     here, include = os.path.abspath(path), tree.value["include"]
     given = include.value if isinstance(include.value, list) else [include]
     merged = Marked({}, tree.origin, tree.base)
@@ -35,7 +36,36 @@ def read_pipeline(path: Path, above: tuple[str, ...] = ()) -> Marked:
             raise UsageError(f"{one.origin}: there is no file {one.value} beside {path.name}")
         merged = merge(merged, read_pipeline(file, (here, *above)))
     own = Marked({k: v for k, v in tree.value.items() if k != "include"}, tree.origin, tree.base)
+    own = in_our_words(own, merge(merged, own))
     return without_taken_out(merge(without_replaced(merged, own), own))
+
+
+def in_our_words(tree: Marked, whole: Marked) -> Marked:
+    """The tree with familiar names of settings replaced by ours before it meets others, which may use either. The
+    kinds of its stages are looked up in `whole`."""
+    stages, known = (one.value.get("stages") if one.is_mapping else None for one in (tree, whole))
+    if stages is None or known is None or not (stages.is_mapping and known.is_mapping):
+        return tree
+    made = {name: in_our_words_of(kind_of(name, known.value), stage) for name, stage in stages.value.items()}
+    return tree.with_value(("stages",), Marked(made, stages.origin, stages.base))
+
+
+def in_our_words_of(kind: str, stage: Marked) -> Marked:
+    config = stage.value.get("config") if stage.is_mapping else None
+    if config is None or not config.is_mapping:
+        return stage
+    return stage.with_value(("config",), translated(kind, config))
+
+
+def kind_of(name: str, stages: Mapping[str, Marked], above: tuple[str, ...] = ()) -> str:
+    """What a stage uses, by way of the one it is like; "" where nothing says it."""
+    stage = stages.get(name)
+    if stage is None or not stage.is_mapping or name in above:
+        return ""
+    uses, like = stage.value.get("uses"), stage.value.get("like")
+    if uses is not None:
+        return str(uses.value)
+    return kind_of(str(like.value), stages, (*above, name)) if like is not None else ""
 
 
 def included(path: Path) -> list[Path]:

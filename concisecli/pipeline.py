@@ -259,7 +259,7 @@ class Runner:
             at = f"at step {checkpoints.step_of(found)}" if found else "what was begun"
             return Decision(spec, "resume", at, key)
         older = self.store.newest(spec.name)
-        reason = FIRST if older is None else difference(older, self.described(spec, inputs))
+        reason = FIRST if older is None else difference(older, self.described(spec, inputs), said(spec.config))
         return Decision(spec, "run", reason, key)
 
     def described(self, spec: StageSpec, inputs: Mapping[str, tuple[Input, ...]]) -> dict[str, Any]:

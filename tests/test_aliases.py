@@ -71,3 +71,13 @@ def test_a_flag_beats_the_file_under_either_name() -> None:
 def test_one_setting_under_two_names_is_refused() -> None:
     with pytest.raises(UsageError, match=r"p.yaml:8: num_generations and sampling.group_size are one setting"):
         load("num_generations: 4\n      sampling: {group_size: 4}")
+
+
+def test_stages_that_meet_may_use_either_name() -> None:
+    Path("base.yaml").write_text(PIPELINE % "sampling: {group_size: 4}")
+    Path("p.yaml").write_text(
+        "include: base.yaml\nstages: {rl1: {config: {n_samples_per_prompt: 6}}, rl2: {like: rl1, config: {num_generations: 8}}}\n"
+    )
+    pipeline, origins = load_pipeline_with_origins(Path("p.yaml"))
+    assert [pipeline.stages[name].config.sampling.group_size for name in ("rl1", "rl2")] == [6, 8]
+    assert spoken(origins)[0] == "p.yaml:2: n_samples_per_prompt is rl1.sampling.group_size here"
