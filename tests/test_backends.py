@@ -186,6 +186,42 @@ def _zero_2(model: Path, out: Path) -> None:
     _compare(model, out, ("2",), resumed=True)
 
 
+BFLOAT16 = {"2": zero(2, dtype="bfloat16"), "0, autocast": zero(0, dtype="bfloat16")}
+
+
+def _bfloat16_resumed(model: Path, out: Path) -> None:
+    for name, backend in BFLOAT16.items():
+        straight = start(model, backend)
+        kept = torch.bfloat16 if backend.zero_stage else torch.float32
+        assert {p.dtype for p in straight.backend.module.parameters()} == {kept}, name
+        expected = steps(straight, range(2))
+        straight.backend.save(out / name, {"step": 2})
+        expected += steps(straight, range(2, 5))
+        resumed = start(model, backend)
+        assert resumed.backend.load(out / name) == {"step": 2}
+        assert steps(resumed, range(2, 5)) == expected[2:], name
+        assert apart(weights(resumed.backend), weights(straight.backend)) == 0.0, name
+        assert apart(masters(resumed.backend), masters(straight.backend)) == 0.0, name
+    (out / "done").write_text(" ".join(BFLOAT16))
+
+
+def masters(backend: Any) -> dict[str, Tensor]:
+    """The float32 weights that are stepped, and Adam's two moments."""
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+    found = {}
+    for name, param in backend.module.named_parameters():
+        if not backend.engine.zero_optimization():
+            held = backend.engine.optimizer.state[param]
+            found |= {f"{name} {key}": held[key] for key in ("exp_avg", "exp_avg_sq")} | {name: param.detach()}
+            continue
+        found[name] = safe_get_full_fp32_param(param)
+        for key in ("exp_avg", "exp_avg_sq"):
+            found[f"{name} {key}"] = safe_get_full_optimizer_state(param, key)
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    return {name: tensor.clone() for name, tensor in found.items()}
+
+
 def _every_way(model: Path, out: Path) -> None:
     _compare(model, out, tuple(WAYS), resumed=True)
 
@@ -199,6 +235,12 @@ def _check(found: dict[str, Any]) -> None:
 def test_three_steps_on_zero_2_are_those_on_torch_also_after_a_resume(tiny_model: Path, tmp_path: Path) -> None:
     in_processes(_zero_2, 1, 0, tiny_model, tmp_path / "found.json")
     _check(json.loads((tmp_path / "found.json").read_text()))
+
+
+@pytest.mark.slow
+def test_bfloat16_on_deepspeed_keeps_fp32_masters_and_resumes_bit_by_bit(tiny_model: Path, tmp_path: Path) -> None:
+    in_processes(_bfloat16_resumed, 1, 0, tiny_model, tmp_path)
+    assert (tmp_path / "done").exists()
 
 
 @pytest.mark.slow

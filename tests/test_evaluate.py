@@ -95,9 +95,11 @@ def test_an_interrupted_run_goes_on_with_equal_bytes(
     monkeypatch.setattr(evaluate, "PART_ROLLOUTS", 20)
     run = stage(tmp_path, tiny_model, problems(), config())
     asked: list[list[str]] = []
+    engines = []
     sample = rollout.sample_groups
 
     def stops_at_the_second_part(engine, tokenizer, some, *args, **more):  # type: ignore[no-untyped-def]
+        engines.append(engine)
         asked.append([p.id for p in some])
         if len(asked) == 2:
             raise KeyboardInterrupt
@@ -106,6 +108,8 @@ def test_an_interrupted_run_goes_on_with_equal_bytes(
     monkeypatch.setattr(evaluation, "sample_groups", stops_at_the_second_part)
     with pytest.raises(KeyboardInterrupt):
         evaluate.run(run)
+    with pytest.raises(ConciseError, match="the rollout engine is closed"):
+        engines[-1].probe([40, 41])
     assert not (run.folder / "completions.parquet").exists()
     evaluate.run(run)
     assert asked == [["p0", "p1"], ["p2", "p3"], ["p2", "p3"], ["p4", "p5"]]

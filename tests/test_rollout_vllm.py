@@ -77,6 +77,13 @@ def test_the_probe_sees_that_weights_have_not_come_and_that_they_have(facts: Any
     assert facts["gap_probe_after"] < 1e-5
 
 
+def test_an_adapters_engine_samples_from_the_merged_weights_after_an_update_and_after_a_resume(facts: Any) -> None:
+    found = facts["adapter"]
+    assert found["moved"] > 1e-2
+    assert "differ from the trainer's by" in found["stale"]
+    assert max(found[when] for when in ("fresh", "trained", "resumed")) < 1e-5
+
+
 def test_the_same_seeds_give_the_same_ids_in_any_order_and_to_any_limit(facts: Any) -> None:
     assert facts["again"]
     assert facts["reversed"]

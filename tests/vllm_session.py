@@ -15,11 +15,15 @@ from typing import Any
 import torch
 
 from concisecli import collectives
-from concisecli.config import HfConfig, SamplingConfig, VllmConfig
+from concisecli.backends import Backend, make_backend, sequence_logprobs
+from concisecli.config import AdapterConfig, HfConfig, LossConfig, SamplingConfig, TorchConfig, VllmConfig
 from concisecli.logprobs import token_logprobs
 from concisecli.policy import load_model, load_tokenizer, save_model
 from concisecli.records import Completion, ConciseError
 from concisecli.rollout import RolloutEngine, Sampling, check_probe, make_engine
+from concisecli.syncing import sync
+from concisecli.trainer import Trainer
+from tests.test_trainer import rollouts, train_config
 
 PROMPTS = [[20, 30, 40, 50, 60], [20, 30, 40], [70, 80]]
 SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 2**63 - 1, 12]]
@@ -63,8 +67,41 @@ def session(model: Path) -> dict[str, Any]:
         engine.wake("kv_cache")
     facts["gap_after_20"] = gap(trained, engine.generate(PROMPTS, TEMPERATURE, SEEDS), 0.6)
     facts["stop_strings"] = [(w.token_ids, c.token_ids, c.text, c.finish_reason) for w, c in with_stop(engine)]
+    facts["adapter"] = adapted(engine, model)
     facts["reopened"] = reopened(engine, trained, model)
     return facts
+
+
+def adapted(engine: RolloutEngine, model: Path) -> dict[str, Any]:
+    """The engine's log-probs beside those of a policy that is an adapter: fresh, trained, and taken up again."""
+    policy = adapter_backend(model, seed=3)
+    fresh = probe_gap(engine, policy)
+    before = sequence_logprobs(policy, PROBE)
+    made = Trainer(policy, train_config(lr=1e-2), 0, loss=LossConfig())
+    for step in range(2):
+        made.update(rollouts(seed=step), step)
+    stale = refusal(lambda: check_probe(engine, PROBE, sequence_logprobs(policy, PROBE), tolerance=1e-4))
+    facts = {"fresh": fresh, "stale": stale, "trained": probe_gap(engine, policy)}
+    after = sequence_logprobs(policy, PROBE)
+    facts["moved"] = max(abs(a - b) for a, b in zip(before, after, strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        policy.save(Path(folder), {"step": 2})
+        resumed = adapter_backend(model, seed=4)
+        probe_gap(engine, resumed)  # the engine has forgotten the trained weights
+        resumed.load(Path(folder))
+    engine.sync_weights(resumed.named_weights())
+    return facts | {"resumed": check_probe(engine, PROBE, after, tolerance=1e-4)}
+
+
+def adapter_backend(model: Path, *, seed: int) -> Backend:
+    return make_backend(TorchConfig(), model, train_config(adapter=AdapterConfig(rank=4, alpha=8), lr=1e-2, seed=seed))
+
+
+def probe_gap(engine: RolloutEngine, backend: Backend) -> float:
+    """After the sync of a step. Raises ConciseError when the engine's log-probs are not the policy's."""
+    engine.sleep()
+    assert sync(engine, backend, PROBE, dtype="float32") is None
+    return check_probe(engine, PROBE, sequence_logprobs(backend, PROBE), tolerance=1e-4)
 
 
 def wrong_order(engine: RolloutEngine, trained: Any) -> list[str]:

@@ -14,6 +14,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -152,18 +153,18 @@ def generate(stage: StageRun, tokenizer: Any, model: Path, problems: Sequence[Pr
         return 0
     sampled = 0
     think_open = opens_think(tokenizer, config.prompt)
-    engine = make_engine(config.engine, model, longest=config.max_prompt_tokens + max(config.budgets))
-    for place, some in progress(parts, what=stage.name, unit="parts") if collectives.rank() == 0 else parts:
-        began = time.monotonic()
-        rows = evaluation.sample(engine, tokenizer, some, config, think_open=think_open)
-        write_parquet(stage.folder / PARTS / f"part-{place:05}.parquet", rows)
-        tokens = sum(row["length"] for row in rows)
-        limits.spend(tokens)
-        _note(stage.folder, "generate", time.monotonic() - began, tokens=tokens)
-        sampled += 1
-        if limits.reached():
-            break
-    engine.close()
+    made = make_engine(config.engine, model, longest=config.max_prompt_tokens + max(config.budgets))
+    with closing(made) as engine:
+        for place, some in progress(parts, what=stage.name, unit="parts") if collectives.rank() == 0 else parts:
+            began = time.monotonic()
+            rows = evaluation.sample(engine, tokenizer, some, config, think_open=think_open)
+            write_parquet(stage.folder / PARTS / f"part-{place:05}.parquet", rows)
+            tokens = sum(row["length"] for row in rows)
+            limits.spend(tokens)
+            _note(stage.folder, "generate", time.monotonic() - began, tokens=tokens)
+            sampled += 1
+            if limits.reached():
+                break
     return len(parts) - sampled
 
 
