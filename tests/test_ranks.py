@@ -178,7 +178,7 @@ def test_under_torchrun_the_first_rank_speaks_for_all(workplace: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)  # one document: one writer
     assert [outcome["action"] for outcome in told["stages"]] == ["run", "run"]
-    assert done.stderr.count("rl1: run") == 1
+    assert done.stderr.count("rl1: begins") == 1
     started = concise(workplace, "run", "processes=2", "--runs", "two")
     alone = concise(workplace, "run", "--only", "sft", "--runs", "one")
     assert started.returncode == alone.returncode == 0, started.stderr
