@@ -26,10 +26,19 @@ if TYPE_CHECKING:
 MARKER = "COMPLETE"
 
 
-def save(folder: Path, step: int, backend: Backend, state: dict[str, Any], *, keep: int = 2) -> Path:
+def save(
+    folder: Path,
+    step: int,
+    backend: Backend,
+    state: dict[str, Any],
+    *,
+    beside: Callable[[Path], None] | None = None,
+    keep: int = 2,
+) -> Path:
     """Save the backend and `state` after `step` steps, a collective over all ranks. The path of the checkpoint.
 
-    What `Backend.load` gives back also holds `world`, the number of ranks that saved.
+    What `Backend.load` gives back also holds `world`, the number of ranks that saved. `beside` is called with the
+    folder on every rank and may add files.
     Everything is written under a temporary name, flushed to disk and renamed, and the marker is written last; only
     then are checkpoints beyond the newest `keep` removed. A kill at any moment leaves the one before.
     """
@@ -42,6 +51,8 @@ def save(folder: Path, step: int, backend: Backend, state: dict[str, Any], *, ke
             temporary.mkdir(parents=True)
         barrier(backend)
         backend.save(temporary, state | {"world": backend.world})
+        if beside:
+            beside(temporary)
         barrier(backend)
         if first:
             publish(temporary, final)

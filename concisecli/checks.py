@@ -238,7 +238,27 @@ def train_faults(spec: StageSpec, config: TrainConfig) -> Found:
             f"{name}: loss.correction {config.loss.correction} weighs the trainer's log-probs against the sampler's; "
             "set loss.old_logprobs: trainer",
         )
+    yield from async_faults(name, config)
     yield from length_reward_faults(name, config)
+
+
+def async_faults(name: str, config: TrainConfig) -> Found:
+    if not config.async_steps:
+        return
+    if config.loss.correction == "none":
+        yield (
+            "error",
+            "async_steps",
+            f"{name}: with async_steps 1 rollouts are one update old when they train; set loss.correction: token (or "
+            "sequence) and loss.old_logprobs: trainer",
+        )
+    if not (isinstance(config.engine, VllmConfig) and config.engine.placement == "split"):
+        yield (
+            "warning",
+            "async_steps",
+            f"{name}: async_steps 1 saves no time with an engine that shares the trainer's device; set engine.type: "
+            "vllm and engine.placement: split, or async_steps: 0",
+        )
 
 
 def evaluation_faults(spec: StageSpec, config: TrainConfig) -> Found:

@@ -45,7 +45,10 @@ class Stopwatch:
         self.tell(phase)
         begun = time.perf_counter()
         yield
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - begun
+        self.add(phase, time.perf_counter() - begun)
+
+    def add(self, phase: str, seconds: float) -> None:
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
     def read(self) -> dict[str, float]:
         return dict(self._seconds)

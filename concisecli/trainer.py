@@ -163,7 +163,7 @@ class Trainer:
     ) -> tuple[Tensor, losses.Sums]:
         # Before the policy's own pass: ZeRO-3 and a switched adapter want nothing between it and its backward.
         reference = self._reference and self._reference.score(batch, temperature=self._temperature)
-        # Before the first step the policy still is the one that sampled: its own log-probs cost no pass of their own.
+        # Before the first step the old log-probs are those of the policy as it is: they cost no pass of their own.
         own = loss.old_logprobs == "trainer" and first
         corrects_here = self._corrects and own and not self._masks
         weights = self._token_weights(loss.reduce, batch, counts)

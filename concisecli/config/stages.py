@@ -57,6 +57,9 @@ class TrainConfig(OptimiserConfig):
     oversample: Annotated[float, Field(ge=1)] | Literal["adaptive"] = 1.0
     oversample_cap: float = Field(4.0, ge=1)  # adaptive: never more than this
     overlap_grading: bool = runtime(True)  # groups are graded while others are still being sampled; the same results
+    # Updates between sampling and use: 1 samples the next batch while this one trains (with engine.placement: split),
+    # from weights one step old; needs loss.correction
+    async_steps: Literal[0, 1] = 0
     evaluate_every: int = Field(0, ge=0)  # steps; needs the input `evaluation`; 0: off
     evaluation: HeldOutConfig = HeldOutConfig()  # how held-out problems are judged meanwhile
     best_by: Literal["pass_at_1", "accuracy_per_token"] = "pass_at_1"  # which evaluated weights become best/

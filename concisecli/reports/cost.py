@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
+OVERLAPPED = "overlapped"  # seconds of generation that went on while the policy trained, and are in `train` already
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def cost(stages: Sequence[Spent]) -> Json:
 
 def _row(spent: Spent) -> Json:
     seconds = _phases(spent.timings)
-    whole = max(_whole(spent.timings), sum(seconds.values()))
+    whole = max(_whole(spent.timings), sum(s for phase, s in seconds.items() if phase != OVERLAPPED))
     if not seconds and whole:
         seconds = {"build" if spent.kind == "data" else "whole": whole}
     sampled = spent.sampled_tokens or round(sum(_rollouts(row) * (row.get("length") or 0) for row in spent.log))
@@ -67,7 +68,9 @@ def _sum(stage: str, rows: Sequence[Json]) -> Json:
         "seconds": seconds,
         "total_seconds": round(sum(row["total_seconds"] for row in rows), 1),
         **tokens,
-        "sampled_per_second": _rate(tokens["sampled_tokens"], seconds.get("generate")),
+        "sampled_per_second": _rate(
+            tokens["sampled_tokens"], seconds.get("generate", 0.0) + seconds.get(OVERLAPPED, 0.0)
+        ),
         "trained_per_second": _rate(tokens["trained_tokens"], seconds.get("train")),
         "gpu_hours": round(sum(hours), 3) if hours else None,
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from concisecli import artifacts, checkpoints, collectives, groups, held_out, limits, policy, prompts, weights
+from concisecli.ahead import Ahead
 from concisecli.backends import (
     Backend,
     make_backend,
@@ -16,7 +17,7 @@ from concisecli.backends import (
     write_adapter,
     write_model,
 )
-from concisecli.collection import Collected, Collector
+from concisecli.collection import Collected, Collector, fitting
 from concisecli.config import TrainConfig
 from concisecli.grader.grading import GraderPool
 from concisecli.monitor import Monitor, Stopwatch, note
@@ -45,6 +46,7 @@ class Training:
     trainer: Trainer
     problems: list[Problem]
     collector: Collector
+    ahead: Ahead
     monitor: Monitor
     held_out: held_out.HeldOut | None
     watch: Watch
@@ -68,7 +70,7 @@ def run(stage: StageRun) -> StageResult:
         metrics: dict[str, float] = {}
         for step in range(training.start, training.config.steps):
             collected = _collect(training, step)
-            metrics = groups.metrics(collected.everyone, collected.chosen) | _update(training, collected, step)
+            metrics = collected.metrics() | _update(training, collected, step)
             training.watch.trained(metrics)
             metrics |= _evaluate(training, step + 1)
             alarm = _watch(training, metrics, step)
@@ -87,17 +89,22 @@ def run(stage: StageRun) -> StageResult:
 
 def _update(training: Training, collected: Collected, step: int) -> dict[str, float]:
     """One batch through the trainer, then the engine gets the new weights. An empty batch takes part: ranks move
-    together."""
+    together. With `async_steps` the next step's groups are sampled before the engine gets them."""
+    training.ahead.begin(step + 1)
     rows = [row for s in collected.mine if s.place in collected.chosen for row in groups.rows(s)]
     with training.clock.timed("train"):
-        training.engine.sleep()
+        if not training.ahead.beside:  # one that samples beside the update stays awake
+            training.engine.sleep()
         try:
             metrics = training.trainer.update(rows, step)
         except NonFiniteError as error:
             dump = training.stage.folder / f"nonfinite-step-{step}.jsonl"
             artifacts.write_jsonl(dump, ({"prompt_ids": r.prompt_ids, "response_ids": r.response_ids} for r in rows))
             raise NonFiniteError(f"{error}; its rows are in {dump}; lower lr, or look at them") from error
+    training.ahead.finish()
     with training.clock.timed("sync"):
+        if training.ahead.beside:
+            training.engine.sleep()
         probe = prompts.prompt_ids(training.tokenizer, training.problems[0].prompt, training.config.prompt)
         training.lost = sync(
             training.engine,
@@ -114,7 +121,7 @@ def _collect(training: Training, step: int) -> Collected:
     """The groups of `step`. Where their engine is lost, the training as it stands is saved first."""
     before = training.collector.state()
     try:
-        return training.collector.collect(step)
+        return training.ahead.groups_of(step)
     except EngineLost as lost:
         raise _saved(training, step, lost, before) from lost
 
@@ -237,7 +244,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     model = stage.one("model")
     tokenizer = policy.load_tokenizer(model)
     backend = make_backend(config.backend, model, config)
-    problems = _fitting(artifacts.read_problems(stage.one("problems")), tokenizer, config)
+    problems = fitting(artifacts.read_problems(stage.one("problems")), tokenizer, config)
     checkpoint = collectives.broadcast(checkpoints.latest(stage.folder / "checkpoints", warn=True))
     state = backend.load(checkpoint) if checkpoint else dict(FRESH)
     if collectives.rank() == 0:
@@ -255,6 +262,9 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
     clock = Stopwatch()
     recent = Yield(*state["yield"])
     collector = Collector(config, tokenizer, think_open, engine, grader, problems, order, clock, recent)
+    ahead = Ahead(collector)
+    if checkpoint:
+        ahead.load(checkpoint, state["step"])
     evaluation = held_out.make(stage, config, tokenizer, best=state["best"])
     return Training(
         stage=stage,
@@ -267,6 +277,7 @@ def _open(stage: StageRun, stack: ExitStack) -> Training:
         trainer=_trainer(config, backend, tokenizer, model),
         problems=problems,
         collector=collector,
+        ahead=ahead,
         monitor=stack.enter_context(
             Monitor(
                 stage.folder,
@@ -305,19 +316,6 @@ def _trainer(config: TrainConfig, backend: Backend, tokenizer: Any, model: Path)
     )
 
 
-def _fitting(problems: list[Problem], tokenizer: Any, config: TrainConfig) -> list[Problem]:
-    """Problems whose prompt is within the limit: a longer one is left out whole, never cut."""
-    limit = config.sampling.max_prompt_tokens
-    kept = [p for p in problems if len(prompts.prompt_ids(tokenizer, p.prompt, config.prompt)) <= limit]
-    if len(kept) < len(problems):
-        note(f"{len(problems) - len(kept)} of {len(problems)} problems left out: prompt over {limit} tokens")
-    if not kept:
-        raise ConciseError(
-            f"no problem's prompt is within max_prompt_tokens = {limit}" if problems else "there are no problems"
-        )
-    return kept
-
-
 def _forget_after(folder: Path, step: int) -> None:
     """Drop what was logged after the checkpoint that the run goes on from."""
     artifacts.keep_jsonl(folder / "pass_rates.jsonl", lambda row: row["step"] < step)
@@ -346,6 +344,7 @@ def _save(training: Training, step: int, collector: dict[str, Any] | None = None
                 "offsets": training.monitor.offsets(),
                 "best": training.held_out.best if training.held_out else None,
             },
+            beside=training.ahead.save,
         )
 
 
