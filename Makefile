@@ -5,7 +5,10 @@ ALL  := $(if $(GPU),-e '.[gpu]' --group dev,-e . --group cpu --group dev)
 # One source of the CPU torch: a folder of wheels where pip is configured with one, else the index that fits the machine.
 FROM := $(if $(strip $(PIP_FIND_LINKS)),$(foreach d,$(PIP_FIND_LINKS),--find-links $(d)),--torch-backend=auto)
 PY   := .venv/bin/python
-UV   := .venv/bin/uv pip install -q --python $(PY) $(FROM)
+# Where Python may not keep what it compiled, every start would compile torch anew: compile once.
+KEPT := $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
+OWN  := $(if $(PYTHONDONTWRITEBYTECODE),@$(PY) -m compileall -q concisecli tests)
+UV   := .venv/bin/uv pip install -q --python $(PY) $(KEPT) $(FROM)
 
 .PHONY: setup setup-browser demo test test-full check bench test-gpu clean
 
@@ -33,9 +36,11 @@ setup-browser: .venv/.ready
 	$(UV) --group browser
 
 test: .venv/.ready
+	$(OWN)
 	$(PY) -m pytest -m 'not slow and not gpu'
 
 test-full: .venv/.ready
+	$(OWN)
 	$(PY) -m pytest -m 'slow and not gpu'
 
 check: .venv/.ready

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# A shell's background job ignores Ctrl-C, and its children inherit that: tests that send it would wait in vain.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is imported anywhere: two threads on a busy machine are many times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
