@@ -36,7 +36,7 @@ def test_a_model_goes_back_through_its_stages(tmp_path: Path) -> None:
         ("rl1", "train", fake_hash("key of rl1")),
         ("sft", "sft", fake_hash("key of sft")),
     ]
-    assert (made.name, made.kind) == ("new.model", "")
+    assert (made.name, made.kind) == ("new", "")
 
 
 def test_what_is_gone_and_what_came_from_outside_are_told_apart(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pty
+import re
 import sys
 from pathlib import Path
 
@@ -125,10 +126,12 @@ def test_a_terminal_gets_one_line_rewritten_and_the_last_one_kept(
             for step in range(3):
                 monitor.log(step, {"accuracy": 0.5})
         terminal.flush()
-        shown = os.read(leader, 65536).decode()
+        shown = ""
+        while "took" not in shown:
+            shown += os.read(leader, 65536).decode()
     os.close(leader)
     assert "rl1  step 3/3" in shown
     assert "\x1b[2K" in shown
     last = shown.rstrip().splitlines()[-1]
     assert last.startswith("\x1b[2Krl1  step 3/3") or "rl1  step 3/3" in last
-    assert last.endswith("took 0:00")
+    assert re.search(r"took 0:0\d$", last)

@@ -43,8 +43,9 @@ def evaluated(problem: str, sample: int, correct: bool) -> dict:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Three steps of training with two problems of two rollouts, then two evaluations."""
+    run = tmp_path / "runs" / "t"
     artifacts.write_problems(
-        tmp_path / f"pool-{KEY}" / "problems.parquet",
+        run / f"pool-{KEY}" / "problems.parquet",
         [Problem(f"p{i}", f"What is {i}?", "7", "hand") for i in range(4)],
     )
     for step in range(3):
@@ -60,12 +61,12 @@ def run(tmp_path: Path) -> Path:
             for i in range(2)
             for k in range(2)
         ]
-        artifacts.write_parquet(tmp_path / f"rl1-{KEY}" / "rollouts" / f"part-{step:05d}.parquet", rows)
+        artifacts.write_parquet(run / f"rl1-{KEY}" / "rollouts" / f"part-{step:05d}.parquet", rows)
     before = [evaluated("p0", 0, True), evaluated("p1", 0, False), evaluated("p2", 0, True)]
     after = [evaluated("p0", 0, True), evaluated("p1", 0, True), evaluated("p2", 0, False)]
-    artifacts.write_parquet(tmp_path / f"base_eval-{KEY}" / "completions.parquet", before)
-    artifacts.write_parquet(tmp_path / f"rl1_eval-{KEY}" / "completions.parquet", after)
-    return tmp_path
+    artifacts.write_parquet(run / f"base_eval-{KEY}" / "completions.parquet", before)
+    artifacts.write_parquet(run / f"rl1_eval-{KEY}" / "completions.parquet", after)
+    return run
 
 
 def test_filters_hold_together(run: Path) -> None:

@@ -37,7 +37,7 @@ def manifest(
         stage=stage,
         kind=kind,
         version=1,
-        key=fake_hash(f"key of {content(stage)}"),
+        key=fake_hash(f"key of {content(stage) if mark else stage}"),
         config=config,
         runtime={},
         inputs={role: [content(name)] for role, name in sources.items()},
