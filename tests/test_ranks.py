@@ -98,7 +98,9 @@ def stage(folder: Path, runs: str, name: str) -> Path:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    """The whole rows: a kill may leave half of one, which a resume cuts off."""
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def rollouts(folder: Path, step: int) -> list[tuple[str, int, str, int]]:
