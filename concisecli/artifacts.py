@@ -201,16 +201,17 @@ def keep_jsonl(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     write_jsonl(path, kept)
 
 
-def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+def iter_jsonl(path: Path, *, whole: bool = True) -> Iterator[dict[str, Any]]:
     """The rows of a JSON Lines file. Only a line feed ends a row: U+2028 and the like are part of the text.
-    Raises ConciseError with file and line for what is not a JSON object."""
+    Raises ConciseError with file and line for what is not a JSON object. A file that is still written, or whose writer
+    was killed, is not `whole`: a last line without its end is passed over."""
     try:
         file = path.open("rb")
     except OSError as error:
         raise ConciseError(f"cannot read {path}: {error.strerror}") from error
     with file:
         for number, line in enumerate(file, 1):
-            if line.strip():
+            if line.strip() and (whole or line.endswith(b"\n")):
                 yield json_object(line, f"{path}:{number}")
 
 

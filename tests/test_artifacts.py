@@ -221,3 +221,11 @@ def test_doubles_keep_every_bit(tmp_path: Path) -> None:
     values = np.random.default_rng(0).standard_normal(50).tolist()
     write_parquet(tmp_path / "d.parquet", [{"x": v} for v in values])
     assert [row["x"] for row in read_parquet(tmp_path / "d.parquet")] == values
+
+
+def test_the_half_row_of_a_killed_writer_is_passed_over_where_asked(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0}\n{"step": 1, "lo')
+    assert list(iter_jsonl(path, whole=False)) == [{"step": 0}]
+    with pytest.raises(ConciseError, match=r"metrics.jsonl:2"):
+        list(iter_jsonl(path))

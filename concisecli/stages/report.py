@@ -218,7 +218,9 @@ def load_evaluation(path: Path, manifest: Json, run: str) -> Evaluation:
 
 def load_training(path: Path, manifest: Json, run: str) -> Training:
     stage = _stage_name(path, manifest)
-    return Training(stage, manifest.get("kind", "train"), model_read(manifest), list(iter_jsonl(path)), manifest, run)
+    return Training(
+        stage, manifest.get("kind", "train"), model_read(manifest), list(iter_jsonl(path, whole=False)), manifest, run
+    )
 
 
 def _stage_name(path: Path, manifest: Json) -> str:
@@ -279,7 +281,7 @@ def _spent(
 
 def _spent_in(folder: Path, name: str, manifest: Json) -> cost.Spent:
     def rows(file: str) -> list[Json]:
-        return list(iter_jsonl(folder / file)) if (folder / file).is_file() else []
+        return list(iter_jsonl(folder / file, whole=False)) if (folder / file).is_file() else []
 
     timings, log = rows("timings.jsonl"), rows("metrics.jsonl")
     sampled = sum(line.get("tokens", 0) for line in timings if line.get("phase") == "generate")
